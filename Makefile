@@ -1,0 +1,72 @@
+# Every target makes its own environment: Python >= 3.11, make and git are all of the set-up.
+
+PYTHON ?= python3
+ARGS ?=
+
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+VENV := .venv
+PEERS := .venv-peers
+# TensorFlow and JAX have their own environment: they are large, and they pin what they share with us.
+
+# Stamps: what is installed is as new as pyproject.toml.
+CORE_READY := $(VENV)/core.stamp
+DEV_READY := $(VENV)/dev.stamp
+PEERS_READY := $(PEERS)/peers.stamp
+
+.DEFAULT_GOAL := help
+# Two pips at once in one environment break it.
+.NOTPARALLEL:
+.PHONY: help demo test check bench conformance docs-numpy clean distclean
+
+help:  ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+demo: $(CORE_READY)  ## run examples/quickstart.py
+	$(VENV)/bin/python examples/quickstart.py $(ARGS)
+
+test: check  ## run the checks, then the tests (ARGS="-k name" for some)
+	$(VENV)/bin/python -m pytest -n 2 $(ARGS)
+
+# mypy and import-linter run inside a fresh normal install, where the three folders are one package; from the root they would
+# find distgrad/ alone. All of build/ goes first: setuptools would pack deleted modules again from a stale build/lib.
+check: $(DEV_READY)  ## lint, check types and layers
+	$(VENV)/bin/ruff check .
+	rm -rf build
+	$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --no-compile --target build/check .
+	cd build/check && ../../$(VENV)/bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p distgrad
+	cd build/check && ../../$(VENV)/bin/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache --no-logo
+
+bench: $(PEERS_READY)  ## time graph building beside TensorFlow and JAX
+	$(PEERS)/bin/python benchmarks/graph_build.py $(ARGS)
+
+conformance: $(PEERS_READY)  ## compare the gradients with TensorFlow's
+	$(PEERS)/bin/python tests/conformance/run.py $(ARGS)
+
+docs-numpy: $(CORE_READY)  ## regenerate docs/numpy.md
+	$(VENV)/bin/python docs/make_numpy.py
+
+clean:  ## remove what was built and cached, keep the environments
+	rm -rf build dist distgrad.egg-info .mypy_cache .import_linter_cache .ruff_cache .pytest_cache .hypothesis
+	find distgrad scheduler workers tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
+
+distclean: clean  ## remove the environments too
+	rm -rf $(VENV) $(PEERS)
+
+$(CORE_READY): pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP_INSTALL) --editable .
+	@touch $@
+
+$(DEV_READY): pyproject.toml | $(VENV)/bin/python
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[test,check]'
+	@touch $@
+
+$(PEERS_READY): pyproject.toml | $(PEERS)/bin/python
+	$(PEERS)/bin/python $(PIP_INSTALL) --editable '.[peers]'
+	@touch $@
+
+# A half-made environment (no ensurepip, say) is removed, so that the next run starts afresh.
+%/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "distgrad needs Python 3.11 or newer; '$(PYTHON) --version' says: $$($(PYTHON) --version 2>&1)" >&2; \
+		echo "Name another one: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $* || { rm -rf $*; exit 1; }

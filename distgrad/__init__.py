@@ -1,0 +1,30 @@
+"""distgrad: gradients of NumPy models as dataflow graphs, on one machine or a Ray cluster."""
+
+from __future__ import annotations
+
+import os as _os
+
+# In a checkout scheduler/ and workers/ lie beside this folder, not in it; installed, they are its subfolders. This makes
+# `import distgrad` work in the checkout too, where the current directory shadows the installed package.
+if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.toml")):
+    __path__.append(_os.path.abspath(_os.path.join(_os.path.dirname(__file__), "..")))
+
+from distgrad import testing
+from distgrad.function import function
+from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
+from distgrad.graph import Graph, Operation, Tensor
+from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.ops import linalg, nn, random
+from distgrad.ops.array import *  # noqa: F403
+from distgrad.ops.builder import cast
+from distgrad.ops.control import *  # noqa: F403
+from distgrad.ops.control import tuple_ as tuple
+from distgrad.ops.index import *  # noqa: F403
+from distgrad.ops.math import *  # noqa: F403
+from distgrad.ops.matmul import *  # noqa: F403
+from distgrad.ops.reduce import *  # noqa: F403
+from distgrad.registry import RegisterGradient, no_gradient
+from distgrad.session import Session
+from distgrad.variables import Variable
+
+NotDifferentiable = NoGradient = no_gradient

@@ -1,0 +1,73 @@
+"""Where an op came from, in the user's own file and line. Errors name this place; knows nothing of graphs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+# In an installed package the three source folders lie under this one; in a checkout scheduler/ and workers/ are its siblings.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOTS = tuple(
+    path + os.sep
+    for path in (_HERE, os.path.join(os.path.dirname(_HERE), "scheduler"), os.path.join(os.path.dirname(_HERE), "workers"))
+)
+_verdicts: dict[str, bool] = {}
+
+
+class Source(NamedTuple):
+    """A line of the user's code.
+
+    >>> str(Source("/home/me/train.py", 41, "loss"))
+    'train.py:41'
+    """
+
+    filename: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{os.path.basename(self.filename)}:{self.line}"
+
+
+UNKNOWN = Source("<unknown>", 0, "<unknown>")
+
+
+def is_internal(filename: str) -> bool:
+    """Whether a file belongs to distgrad itself (its doctests and tests count as a user's)."""
+    verdict = _verdicts.get(filename)
+    if verdict is None:
+        verdict = _verdicts[filename] = os.path.abspath(filename).startswith(_ROOTS) or filename.startswith("<frozen")
+    return verdict
+
+
+def user_frame(depth: int = 1) -> FrameType | None:
+    """The innermost frame outside distgrad. Runs once per op, hence the dict of verdicts."""
+    frame: FrameType | None = sys._getframe(depth)
+    verdicts = _verdicts
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        verdict = verdicts.get(filename)
+        if verdict is None:
+            verdict = is_internal(filename)
+        if not verdict:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def resolve(code: CodeType | None, lasti: int) -> Source:
+    """The line of an instruction. Done late: finding a line number costs more than building an op."""
+    if code is None:
+        return UNKNOWN
+    for start, end, line in code.co_lines():
+        if start <= lasti < end and line is not None:
+            return Source(code.co_filename, line, code.co_name)
+    return Source(code.co_filename, code.co_firstlineno, code.co_name)
+
+
+def here(depth: int = 2) -> Source:
+    """The user's line that is running now."""
+    frame = user_frame(depth)
+    return UNKNOWN if frame is None else resolve(frame.f_code, frame.f_lasti)

@@ -1,0 +1,430 @@
+"""The dataflow graph: Graph, Operation, Tensor, and which graph is being built.
+
+A graph is append-only and creation order is a topological order, so every walk over it is a loop. Nothing here knows a
+single op: builders live in `distgrad.ops`, which also hangs NumPy's operators and methods on `Tensor`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from distgrad.errors import Source, resolve, user_frame
+from distgrad.types import DType, Shape, Spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+Attrs = Mapping[str, Any]
+NO_ATTRS: Attrs = {}
+
+_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
+_SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*\Z")
+
+
+class Tensor:
+    """One output of an operation: a static shape and dtype, and no value until something runs.
+
+    NumPy's operators, methods and functions work on it and record ops.
+    """
+
+    __slots__ = ("dtype", "index", "op", "shape")
+
+    op: Operation
+    index: int
+    shape: Shape
+    dtype: DType
+
+    def __init__(self, op: Operation, index: int, shape: Shape, dtype: DType):
+        self.op = op
+        self.index = index
+        self.shape = shape
+        self.dtype = dtype
+
+    __hash__ = object.__hash__
+
+    if TYPE_CHECKING:  # what distgrad.ops.methods hangs on the class
+
+        def __add__(self, other: Any) -> Tensor: ...
+
+        __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+        __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __add__
+        __lt__ = __le__ = __gt__ = __ge__ = __and__ = __or__ = __xor__ = __getitem__ = __add__
+
+        def __neg__(self) -> Tensor: ...
+        def __iter__(self) -> Iterator[Tensor]: ...
+        def __len__(self) -> int: ...
+        def __getattr__(self, name: str) -> Any: ...
+
+    @property
+    def graph(self) -> Graph:
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        return f"{self.op.name}:{self.index}"
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.shape, self.dtype)
+
+    @property
+    def device(self) -> str | None:
+        return self.op.device
+
+    def __repr__(self) -> str:
+        return f"<Tensor {self.name!r} {self.spec} from {self.op.type} at {self.op.source}>"
+
+
+class Operation:
+    """One node: its type, what it reads, what it makes, and the user's line that made it."""
+
+    __slots__ = (
+        "_code", "_lasti", "attrs", "control_inputs", "device", "gradient", "graph", "id", "inputs", "name",
+        "original_op", "outputs", "type",
+    )  # fmt: skip
+
+    graph: Graph
+    id: int
+    type: str
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: Attrs
+    control_inputs: tuple[Operation, ...]
+    device: str | None
+    #: What differentiates this op instead of its type's rule: a registered name (override map) or a function.
+    gradient: str | Callable[..., Any] | None
+    #: The forward op whose gradient rule made this one.
+    original_op: Operation | None
+    _code: CodeType | None
+    _lasti: int
+
+    @property
+    def source(self) -> Source:
+        """The user's line; a backward op has the line of the op that it differentiates."""
+        op = self
+        while op.original_op is not None:
+            op = op.original_op
+        return resolve(op._code, op._lasti)
+
+    def __repr__(self) -> str:
+        return f"<Operation {self.name!r} type={self.type} at {self.source}>"
+
+
+class Graph:
+    """An append-only list of operations.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph() as g:
+    ...     x = dg.placeholder((2,), "float32", name="x")
+    ...     y = dg.exp(x)
+    >>> [op.type for op in g.ops]
+    ['Placeholder', 'Exp']
+    """
+
+    def __init__(self) -> None:
+        self.ops: list[Operation] = []
+        #: The tensor that stands for each variable in this graph (filled by distgrad.variables).
+        self.handles: dict[Any, Tensor] = {}
+        #: The current read of each variable (filled by distgrad.variables).
+        self.reads: dict[Any, Tensor] = {}
+        #: Functions called in this graph, by name, for SymbolicGradient(f="name").
+        self.functions: dict[str, Any] = {}
+        self._names: dict[str, int] = {}
+        self._scope = ""
+        self._device: str | None = None
+        self._control: tuple[Operation, ...] = ()
+        self._overrides: dict[str, str] = {}
+        self._original: Operation | None = None
+
+    # -- building ------------------------------------------------------------------------------------------------
+
+    def add(
+        self,
+        type: str,
+        inputs: tuple[Tensor, ...],
+        specs: Sequence[tuple[Shape, DType]],
+        attrs: Attrs = NO_ATTRS,
+        name: str | None = None,
+    ) -> Operation:
+        """Append one op whose inputs belong to this graph. The hot path of building: no call that can be saved."""
+        op = Operation.__new__(Operation)
+        op.graph = self
+        op.type = type
+        op.inputs = inputs
+        op.attrs = attrs
+        op.control_inputs = self._control
+        op.device = self._device
+        op.gradient = self._overrides.get(type) if self._overrides else None
+        original = op.original_op = self._original
+        if original is not None:
+            op._code, op._lasti = None, 0
+        else:
+            frame = user_frame(2)
+            op._code, op._lasti = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        if name is None:
+            name = type
+        elif not _NAME.match(name):
+            raise ValueError(f"{name!r} is not a valid op name: use letters, digits and any of _ . \\ / > -")
+        op.name = self.unique_name(self._scope + name)
+        if len(specs) == 1:
+            shape, dtype = specs[0]
+            op.outputs = (Tensor(op, 0, shape, dtype),)
+        else:
+            op.outputs = tuple([Tensor(op, i, shape, dtype) for i, (shape, dtype) in enumerate(specs)])
+        ops = self.ops
+        op.id = len(ops)
+        ops.append(op)
+        return op
+
+    def unique_name(self, name: str) -> str:
+        names = self._names
+        n = names.get(name)
+        if n is None:
+            names[name] = 1
+            return name
+        candidate = f"{name}_{n}"
+        while candidate in names:
+            n += 1
+            candidate = f"{name}_{n}"
+        names[name] = n + 1
+        names[candidate] = 1
+        return candidate
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        """A tensor of another graph that an op of this one wants to read: an error here, a capture in a function."""
+        raise ValueError(
+            f"{tensor!r} belongs to another graph than the op that reads it: all tensors must be from the same graph."
+        )
+
+    # -- context -------------------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Graph:
+        _context.stack.append(self)
+        _context.graph = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _context.stack.pop()
+        _context.graph = _context.stack[-1] if _context.stack else None
+
+    def as_default(self) -> Graph:
+        """TensorFlow's spelling of `with graph:`."""
+        return self
+
+    @contextmanager
+    def _setting(self, field: str, value: Any) -> Iterator[None]:
+        before = getattr(self, field)
+        setattr(self, field, value)
+        try:
+            yield
+        finally:
+            setattr(self, field, before)
+
+    @contextmanager
+    def name_scope(self, name: str | None) -> Iterator[str]:
+        """Prefix the names of ops: unique per entry, or exactly this scope when the name ends in '/'."""
+        scope = self.scope_name(name)
+        with self._setting("_scope", scope):
+            yield scope
+
+    def scope_name(self, name: str | None) -> str:
+        if name is None:
+            return ""
+        if name == "":
+            return self._scope
+        if not (_SCOPE if self._scope else _NAME).match(name):
+            raise ValueError(f"{name!r} is not a valid scope name: use letters, digits and any of _ . \\ / > -")
+        return name if name.endswith("/") else self.unique_name(self._scope + name) + "/"
+
+    @contextmanager
+    def device(self, device: str | None) -> Iterator[None]:
+        """Place the ops built inside: 'cpu', 'gpu', 'worker:2', or a label. None clears it."""
+        if device is not None and not isinstance(device, str):
+            raise TypeError(f"a device must be a string such as 'cpu', 'gpu' or 'worker:2', or None; got {device!r}")
+        with self._setting("_device", device):
+            yield
+
+    @contextmanager
+    def control_dependencies(self, dependencies: Iterable[Tensor | Operation] | None) -> Iterator[None]:
+        """Ops built inside run after these, though they read nothing from them. None clears what is in force."""
+        if dependencies is None:
+            control: tuple[Operation, ...] = ()
+        else:
+            ops = [_producer(d) for d in dependencies]
+            foreign = [op for op in ops if op.graph is not self]
+            if foreign:
+                raise ValueError(f"{foreign[0]!r} belongs to another graph and cannot be waited for in this one")
+            control = tuple(dict.fromkeys((*self._control, *ops)))
+        with self._setting("_control", control):
+            yield
+
+    @contextmanager
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
+        """Ops of these types that are built inside are differentiated by the rule registered under the other name."""
+        if not isinstance(op_type_map, dict):
+            raise TypeError(f"gradient_override_map takes a dict of op type to registered name, got {op_type_map!r}")
+        for item in (*op_type_map, *op_type_map.values()):
+            if not isinstance(item, str):
+                raise TypeError(f"gradient_override_map: op types and registered names are strings, got {item!r}")
+        with self._setting("_overrides", {**self._overrides, **op_type_map}):
+            yield
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        for op in self.ops:
+            if op.name == name:
+                return op
+        raise KeyError(f"the graph has no operation named {name!r}")
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        op_name, _, index = name.partition(":")
+        outputs = self.get_operation_by_name(op_name).outputs
+        if not index.isdigit() or int(index) >= len(outputs):
+            raise KeyError(f"{name!r} is not a tensor: write 'op:index', with index below {len(outputs)} for {op_name!r}")
+        return outputs[int(index)]
+
+    def __str__(self) -> str:
+        return format_ops(self.ops)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {len(self.ops)} ops>"
+
+
+class FuncGraph(Graph):
+    """The body of a function: declared inputs, outputs, and what it captured from the graph around it.
+
+    The body of a call is a pure value: it reads variables as captured tensors and assigns none. Only a root body (one
+    with no graph around it) holds variables, and then `effects` are the assigns that every call runs.
+    """
+
+    def __init__(self, name: str, outer: Graph | None = None) -> None:
+        super().__init__()
+        self.name = name
+        self.outer = outer
+        self.declared: list[Tensor] = []
+        self.captures: dict[Tensor, Tensor] = {}
+        self.outputs: list[Tensor] = []
+        self.effects: list[Operation] = []
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """What a call passes, in order: the declared inputs, then the captured ones."""
+        return [*self.declared, *self.captures.values()]
+
+    def inside_of(self, graph: Graph) -> bool:
+        """Whether `graph` is one of the graphs around this body, whose tensors it may capture."""
+        outer = self.outer
+        while outer is not None and outer is not graph:
+            outer = outer.outer if isinstance(outer, FuncGraph) else None
+        return outer is not None
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        if self.outer is None or not self.inside_of(tensor.graph):
+            return super().admit(tensor)
+        if tensor.graph is not self.outer:
+            tensor = self.outer.admit(tensor)
+        inner = self.captures.get(tensor)
+        if inner is None:
+            with self.clean():
+                inner = self.add("Placeholder", (), [tensor.spec], name="captured").outputs[0]
+            self.captures[tensor] = inner
+        return inner
+
+    @contextmanager
+    def clean(self) -> Iterator[None]:
+        """No scope, control dependency, device or forward op in force: for inputs, which belong to no place in the body."""
+        with self._setting("_scope", ""), self._setting("_control", ()), self._setting("_device", None):
+            yield
+
+
+class _Context(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Graph] = []
+        self.graph: Graph | None = None
+
+
+_context = _Context()
+
+
+def current_graph() -> Graph | None:
+    """The graph being built by this thread, or None outside any graph, where ops compute at once."""
+    return _context.graph
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Outside any graph for a while: ops compute at once."""
+    before, _context.graph, _context.stack = (_context.graph, _context.stack), None, []
+    try:
+        yield
+    finally:
+        _context.graph, _context.stack = before
+
+
+def _producer(x: Tensor | Operation) -> Operation:
+    if isinstance(x, Operation):
+        return x
+    if isinstance(x, Tensor):
+        return x.op
+    op = getattr(x, "op", None)
+    if isinstance(op, Operation):
+        return op
+    raise TypeError(f"control dependencies are tensors or operations, got {x!r}")
+
+
+# -- printing and checking ---------------------------------------------------------------------------------------
+
+
+def format_ops(ops: Sequence[Operation]) -> str:
+    """One node per line: `%7 f32[8,3] = MatMul(%2, %5)  # model.py:12`."""
+    ids: dict[Tensor, int] = {}
+    lines = []
+    for op in ops:
+        for t in op.outputs:
+            ids[t] = len(ids)
+        lines.append(_format_op(op, ids))
+    return "\n".join(lines)
+
+
+def _format_op(op: Operation, ids: Mapping[Tensor, int]) -> str:
+    made = ", ".join(f"%{ids[t]} {t.spec}" for t in op.outputs)
+    read = [f"%{ids[t]}" if t in ids else t.name for t in op.inputs]
+    read += [f"{key}={_format_attr(value)}" for key, value in op.attrs.items()]
+    after = f" after {', '.join(c.name for c in op.control_inputs)}" if op.control_inputs else ""
+    place = f" @{op.device}" if op.device else ""
+    return f"{made or op.name} = {op.type}({', '.join(read)}){after}{place}  # {op.source}"
+
+
+def _format_attr(value: Any) -> str:
+    if isinstance(value, FuncGraph):
+        return f"<{value.name}: {len(value.ops)} ops>"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def check_graph(graph: Graph) -> Graph:
+    """The invariants that every walk relies on; raises ValueError at the first that does not hold."""
+    names: set[str] = set()
+    for i, op in enumerate(graph.ops):
+        if op.id != i or op.graph is not graph:
+            raise ValueError(f"{op!r} stands at place {i} but has id {op.id}: ids are places in graph.ops")
+        if op.name in names:
+            raise ValueError(f"two operations are named {op.name!r}")
+        names.add(op.name)
+        for t in op.inputs:
+            if t.op.graph is not graph or t.op.id >= i:
+                raise ValueError(f"{op!r} reads {t!r}, which is not an earlier tensor of the same graph")
+        for c in op.control_inputs:
+            if c.graph is not graph or c.id >= i:
+                raise ValueError(f"{op!r} waits for {c!r}, which is not an earlier op of the same graph")
+        for index, t in enumerate(op.outputs):
+            if t.op is not op or t.index != index:
+                raise ValueError(f"output {index} of {op!r} does not point back to it")
+    return graph

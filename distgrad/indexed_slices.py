@@ -1,0 +1,99 @@
+"""Sparse gradients: some rows of a tensor that is zero everywhere else."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, NamedTuple
+
+from distgrad.graph import Graph, Tensor
+from distgrad.ops.builder import make
+from distgrad.registry import define
+from distgrad.types import DType, Shape, Typed, size_of
+
+#: Densifying more elements than this warns: it is the usual way to run out of memory with large embeddings.
+LARGE = 100_000_000
+
+
+class IndexedSlicesValue(NamedTuple):
+    """What running an IndexedSlices gives: the arrays themselves."""
+
+    values: Any
+    indices: Any
+    dense_shape: Shape | None
+
+
+class IndexedSlices:
+    """Rows `values[i]` that belong at `indices[i]` of a tensor of shape `dense_shape`; equal indices add up.
+
+    Any op that needs a dense tensor makes one (it must then know `dense_shape`).
+    """
+
+    __slots__ = ("dense_shape", "indices", "values")
+
+    def __init__(self, values: Tensor, indices: Tensor, dense_shape: Shape | None = None):
+        self.values = values
+        self.indices = indices
+        self.dense_shape = None if dense_shape is None else tuple(int(n) for n in dense_shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self.values.dtype
+
+    @property
+    def shape(self) -> Shape:
+        if self.dense_shape is None:
+            raise ValueError(
+                f"{self!r} has no dense_shape, so it cannot become a dense tensor. "
+                f"Pass dense_shape= when you make the IndexedSlices."
+            )
+        return self.dense_shape
+
+    @property
+    def op(self) -> Any:
+        return self.values.op
+
+    @property
+    def graph(self) -> Graph:
+        return self.values.graph
+
+    @property
+    def name(self) -> str:
+        return self.values.name
+
+    @property
+    def device(self) -> str | None:
+        return self.values.device
+
+    def with_values(self, values: Tensor) -> IndexedSlices:
+        return IndexedSlices(values, self.indices, self.dense_shape)
+
+    def __tensor__(self) -> Tensor:
+        return densify(self)
+
+    def __neg__(self) -> IndexedSlices:
+        return self.with_values(-self.values)
+
+    def __repr__(self) -> str:
+        return f"IndexedSlices(values={self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape})"
+
+
+def _segment_sum_infer(values: Typed, indices: Typed, *, num_segments: int) -> tuple[Shape, DType]:
+    if values.shape[: len(indices.shape)] != indices.shape:
+        raise ValueError(f"unsorted_segment_sum: {list(values.shape)} must begin with the shape {list(indices.shape)}")
+    return (num_segments, *values.shape[len(indices.shape) :]), values.dtype
+
+
+SEGMENT_SUM = define("UnsortedSegmentSum", _segment_sum_infer)
+
+
+def densify(slices: IndexedSlices, name: str | None = None) -> Tensor:
+    """The dense tensor: rows with equal indices are added, in their order."""
+    shape = slices.shape
+    if size_of(shape) >= LARGE:
+        warnings.warn(
+            f"converting sparse IndexedSlices to a dense tensor of shape {shape} "
+            f"({size_of(shape) * slices.dtype.itemsize:,} bytes): this may consume a large amount of memory. "
+            f"Keep the gradient sparse, or apply it row by row.",
+            stacklevel=2,
+        )
+    return make(SEGMENT_SUM, (slices.values, slices.indices), {"num_segments": shape[0]}, name)

@@ -1,0 +1,242 @@
+"""How an op is built: convert the inputs, promote their dtypes as NumPy does, infer the result, append the op.
+
+Outside any graph the same call computes at once and gives NumPy arrays, so every builder that is written with these
+helpers works in both worlds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from distgrad import runtime
+from distgrad.graph import NO_ATTRS, Attrs, FuncGraph, Graph, Tensor, _context
+from distgrad.registry import OpDef, define
+from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes
+
+_SCALARS = (bool, int, float, complex)
+
+
+def make(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs = NO_ATTRS, name: str | None = None) -> Tensor:
+    """Build (or, outside any graph, compute) an op with one output."""
+    graph = _context.graph
+    for x in inputs:
+        if type(x) is not Tensor or x.op.graph is not graph:
+            return _make_converted(d, inputs, attrs, name)[0]
+    if graph is None:
+        return _make_converted(d, inputs, attrs, name)[0]
+    return graph.add(d.type, inputs, (d.infer(*inputs, **attrs),), attrs, name).outputs[0]
+
+
+def make_n(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs = NO_ATTRS, name: str | None = None) -> list[Tensor]:
+    """Build an op with any number of outputs; its shape rule returns a list."""
+    return _make_converted(d, inputs, attrs, name)
+
+
+def _make_converted(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs, name: str | None) -> list[Tensor]:
+    graph = graph_for(inputs)
+    if graph is None:
+        arrays = [as_array(x) for x in inputs]
+        d.infer(*arrays, **attrs)  # the same errors as in a graph
+        return runtime.current().evaluate(d, arrays, dict(attrs))  # type: ignore[return-value]
+    if graph is not _context.graph:
+        with graph:
+            return _make_converted(d, inputs, attrs, name)
+    tensors = tuple([convert(x) for x in inputs])
+    specs = d.infer(*tensors, **attrs)
+    return list(graph.add(d.type, tensors, specs if isinstance(specs, list) else (specs,), attrs, name).outputs)
+
+
+def graph_for(inputs: Sequence[Any]) -> Graph | None:
+    """Where an op on these inputs belongs: the function being traced, else the inputs' graph, else the current one."""
+    current = _context.graph
+    if isinstance(current, FuncGraph):
+        return current
+    for x in inputs:
+        graph = getattr(x, "graph", None)
+        if isinstance(graph, Graph):
+            return graph
+        if isinstance(x, list | tuple):
+            graph = graph_for(x)
+            if graph is not None:
+                return graph
+    return current
+
+
+# -- converting --------------------------------------------------------------------------------------------------
+
+
+def _constant_infer(*, value: Any) -> tuple[Shape, DType]:
+    return value.shape, value.dtype
+
+
+CONST = define("Const", _constant_infer)
+
+
+def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Anything a builder accepts, as a tensor of the current graph (outside any graph: as a NumPy array)."""
+    graph = _context.graph
+    if isinstance(x, Tensor):
+        if graph is None or x.op.graph is graph:
+            return x
+        return graph.admit(x)
+    if hasattr(x, "__tensor__"):
+        made: Tensor = x.__tensor__()
+        return made
+    if graph is None and graph_for((x,)) is None:
+        return as_array(x, dtype)  # type: ignore[return-value]
+    if isinstance(x, list | tuple) and _has_tensor(x):
+        from distgrad.ops.array import stack  # a family, which itself builds on this module
+
+        return stack([convert(item, dtype) for item in x], name=name)
+    value = np.array(as_array(x, dtype))
+    value.flags.writeable = False
+    return make(CONST, (), {"value": value}, name)
+
+
+def _has_tensor(x: Any) -> bool:
+    if isinstance(x, list | tuple):
+        return any(_has_tensor(item) for item in x)
+    return isinstance(x, Tensor) or hasattr(x, "__tensor__")
+
+
+def as_array(x: Any, dtype: Any = None) -> Any:
+    """A NumPy array of numbers, booleans or strings; TypeError for anything else."""
+    if isinstance(x, Tensor):
+        raise TypeError(f"{x!r} has no value outside its graph: run it with a session, or use it inside `with graph:`")
+    if hasattr(x, "__tensor__"):
+        x = x.__tensor__()
+    try:
+        array = np.asarray(x, dtype)
+    except (ValueError, TypeError) as e:
+        if dtype is not None:
+            raise
+        raise TypeError(f"{_describe(x)} is not a tensor or anything that NumPy makes an array of: {e}") from None
+    if array.dtype == object:
+        raise TypeError(f"{_describe(x)} is not a tensor or an array of numbers")
+    return array
+
+
+def _describe(x: Any) -> str:
+    text = repr(x)
+    return f"{text if len(text) < 80 else text[:77] + '...'} (a {type(x).__name__})"
+
+
+def typed(x: Any) -> Any:
+    """Something with .shape and .dtype: tensors and arrays as they are, everything else converted."""
+    return x if isinstance(x, Tensor | np.ndarray) else convert(x)
+
+
+# -- promoting ---------------------------------------------------------------------------------------------------
+
+
+def _kind(x: Any) -> Any:
+    """What NumPy's promotion looks at: a dtype, or the Python type of a weak scalar."""
+    return type(x) if type(x) in _SCALARS else x.dtype
+
+
+@cache
+def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
+    """The dtype in which NumPy would compute this function of such arguments.
+
+    >>> loop_dtype(np.add, np.dtype("int8"), np.dtype("float16")), loop_dtype(np.exp, np.dtype("int32"))
+    (dtype('float16'), dtype('float64'))
+    """
+    if all(isinstance(k, type) for k in kinds):
+        kinds = tuple(np.dtype(k) for k in kinds)
+    *ins, out = ufunc.resolve_dtypes((*kinds, None))
+    return ins[0] if out == BOOL or out.kind != ins[0].kind and ins[0].kind == "c" else out
+
+
+def promote(ufunc: np.ufunc, *xs: Any) -> tuple[Any, ...]:
+    """Operands cast to the dtype in which NumPy would compute `ufunc`; Python numbers adapt to the others."""
+    xs = tuple(x if type(x) in _SCALARS else typed(x) for x in xs)
+    dtype = loop_dtype(ufunc, *[_kind(x) for x in xs])
+    return tuple([as_dtype(x, dtype) for x in xs])
+
+
+def common(*xs: Any) -> tuple[Any, ...]:
+    """Operands cast to their common dtype (np.result_type), for ops that combine without computing."""
+    xs = tuple(x if type(x) in _SCALARS else typed(x) for x in xs)
+    dtype = np.result_type(*[x if type(x) in _SCALARS else x.dtype for x in xs])
+    return tuple([as_dtype(x, dtype) for x in xs])
+
+
+def as_dtype(x: Any, dtype: DType) -> Any:
+    if type(x) in _SCALARS:
+        if type(x) is not bool and dtype.kind in "iu":
+            np.array(0, dtype) + x  # NumPy's OverflowError when the number does not fit
+        return convert(np.asarray(x, dtype))
+    return x if x.dtype == dtype else cast(x, dtype)
+
+
+def _cast_infer(x: Typed, *, dtype: DType) -> tuple[Shape, DType]:
+    return x.shape, dtype
+
+
+CAST = define("Cast", _cast_infer)
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """x with another dtype, as `ndarray.astype`.
+
+    >>> import numpy as np
+    >>> cast(np.array([1.9, -1.9]), "int32")
+    array([ 1, -1], dtype=int32)
+    """
+    x = typed(x)
+    dtype = np.dtype(dtype)
+    return x if x.dtype == dtype and name is None else make(CAST, (x,), {"dtype": dtype}, name)
+
+
+# -- the two shapes of most ops ----------------------------------------------------------------------------------
+
+
+def same(x: Typed, *_: Typed, **__: Any) -> tuple[Shape, DType]:
+    return x.shape, x.dtype
+
+
+def elementwise(x: Typed, y: Typed) -> tuple[Shape, DType]:
+    a, b = x.shape, y.shape
+    return (a if a == b else broadcast_shapes(a, b)), x.dtype
+
+
+def comparison(x: Typed, y: Typed) -> tuple[Shape, DType]:
+    return broadcast_shapes(x.shape, y.shape), BOOL
+
+
+def unary(
+    op_type: str, ufunc: np.ufunc, doc: str, infer: Callable[..., Any] = same, name: str | None = None
+) -> Callable[..., Tensor]:
+    """An elementwise function of one argument, with the dtype rules of `ufunc`."""
+    d = define(op_type, infer)
+
+    def build(x: Any, name: str | None = None) -> Tensor:
+        if type(x) is not Tensor or x.dtype.kind not in "fc":
+            (x,) = promote(ufunc, x)
+        return make(d, (x,), NO_ATTRS, name)
+
+    return _dressed(build, name or op_type.lower(), doc)
+
+
+def binary(
+    op_type: str, ufunc: np.ufunc, doc: str, infer: Callable[..., Any] = elementwise, name: str | None = None
+) -> Callable[..., Tensor]:
+    """A broadcasting elementwise function of two arguments, with the dtype rules of `ufunc`."""
+    d = define(op_type, infer, broadcasting=True)
+
+    def build(x: Any, y: Any, name: str | None = None) -> Tensor:
+        if type(x) is not Tensor or type(y) is not Tensor or x.dtype is not y.dtype or x.dtype.kind not in "fc":
+            x, y = promote(ufunc, x, y)
+        return make(d, (x, y), NO_ATTRS, name)
+
+    return _dressed(build, name or op_type.lower(), doc)
+
+
+def _dressed(build: Callable[..., Tensor], name: str, doc: str) -> Callable[..., Tensor]:
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = doc
+    return build

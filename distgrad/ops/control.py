@@ -1,0 +1,254 @@
+"""Ops that move values and order work without computing: placeholders, identities, gates, sums of gradients, constants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import NO_ATTRS, Operation, Tensor, current_graph
+from distgrad.indexed_slices import IndexedSlices
+from distgrad.ops.builder import common, convert, graph_for, make, make_n, same, typed
+from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, spec_of
+
+# -- sources -----------------------------------------------------------------------------------------------------
+
+_fill = define("Fill", lambda *, shape, dtype, value: (shape, dtype))
+define("Placeholder", lambda *, shape, dtype: (shape, dtype))
+for _type in ("Const", "Fill", "Placeholder"):
+    no_gradient(_type)
+
+
+def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
+    """A tensor of a hand-built graph whose value is fed when it runs.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((2, 3), "float32")
+    >>> x.shape
+    (2, 3)
+    """
+    graph = current_graph()
+    if graph is None:
+        raise RuntimeError("placeholder: there is no graph to put it in; build one with `with distgrad.Graph():`")
+    return graph.add("Placeholder", (), [Spec(as_shape(shape), np.dtype(dtype))], NO_ATTRS, name).outputs[0]
+
+
+def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor with a fixed value; with `shape`, the value is broadcast to it.
+
+    >>> constant([1.0, 2.0])
+    array([1., 2.])
+    """
+    if isinstance(value, Tensor):
+        return value
+    array = np.asarray(value, dtype)
+    return convert(array if shape is None else np.broadcast_to(array, as_shape(shape)), name=name)
+
+
+def full(shape: Any, fill_value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """A tensor of one number."""
+    dtype = np.asarray(fill_value).dtype if dtype is None else np.dtype(dtype)
+    return make(_fill, (), {"shape": as_shape(shape), "dtype": dtype, "value": dtype.type(fill_value).item()}, name)
+
+
+def zeros(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
+    """A tensor of zeros."""
+    return _filled(as_shape(shape), np.dtype(dtype), 0, name)
+
+
+def ones(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
+    """A tensor of ones."""
+    return _filled(as_shape(shape), np.dtype(dtype), 1, name)
+
+
+def _filled(shape: Shape, dtype: DType, value: int, name: str | None = None) -> Tensor:
+    return make(_fill, (), {"shape": shape, "dtype": dtype, "value": value}, name)
+
+
+# -- what a tensor is, as a tensor -------------------------------------------------------------------------------
+
+_size = define("Size", lambda x: ((), INT))
+_rank = define("Rank", lambda x: ((), INT))
+_shape = define("Shape", lambda x: ((len(x.shape),), INT))
+_zeros_like = define("ZerosLike", lambda x, *, dtype: (x.shape, dtype))
+_ones_like = define("OnesLike", lambda x, *, dtype: (x.shape, dtype))
+for _type in ("Size", "Rank", "Shape", "ZerosLike", "OnesLike"):
+    no_gradient(_type)
+
+
+def size(x: Any, name: str | None = None) -> Tensor:
+    """The number of elements of x, as a tensor."""
+    return make(_size, (typed(x),), NO_ATTRS, name)
+
+
+def rank(x: Any, name: str | None = None) -> Tensor:
+    """The number of axes of x, as a tensor."""
+    return make(_rank, (typed(x),), NO_ATTRS, name)
+
+
+def shape(x: Any, name: str | None = None) -> Tensor:
+    """The shape of x, as a tensor; `x.shape` is the tuple."""
+    return make(_shape, (typed(x),), NO_ATTRS, name)
+
+
+def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Zeros of the shape (and, unless given, dtype) of x."""
+    x = typed(x)
+    return make(_zeros_like, (x,), {"dtype": x.dtype if dtype is None else np.dtype(dtype)}, name)
+
+
+def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """Ones of the shape (and, unless given, dtype) of x."""
+    x = typed(x)
+    return make(_ones_like, (x,), {"dtype": x.dtype if dtype is None else np.dtype(dtype)}, name)
+
+
+# -- identities --------------------------------------------------------------------------------------------------
+
+_identity = define("Identity", same)
+_stop = define("StopGradient", same)
+_prevent = define("PreventGradient", same)
+IDENTITY_N = define("IdentityN", lambda *xs: [spec_of(x) for x in xs])
+no_gradient("StopGradient")
+
+
+def identity(x: Any, name: str | None = None) -> Any:
+    """x itself, as a new tensor; an IndexedSlices stays one."""
+    if isinstance(x, IndexedSlices):
+        return x.with_values(identity(x.values, name=name))
+    return make(_identity, (typed(x),), NO_ATTRS, name)
+
+
+def identity_n(xs: Sequence[Any], name: str | None = None) -> list[Tensor]:
+    """All of xs through one op with as many outputs."""
+    return make_n(IDENTITY_N, tuple(xs), NO_ATTRS, name)
+
+
+def stop_gradient(x: Any, name: str | None = None) -> Tensor:
+    """x as a constant: no gradient flows through it.
+
+    >>> import distgrad as dg
+    >>> dg.grad(lambda x: x * dg.stop_gradient(x))(3.0)
+    array(3.)
+    """
+    return make(_stop, (typed(x),), NO_ATTRS, name)
+
+
+def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Tensor:
+    """x itself, but differentiating through it is a LookupError with this message."""
+    return make(_prevent, (typed(x),), {"message": str(message)}, name)
+
+
+@RegisterGradient("Identity")
+def _identity_grad(op: Operation, g: Any) -> Any:
+    return g
+
+
+@RegisterGradient("IdentityN")
+def _identity_n_grad(op: Operation, *gs: Any) -> Any:
+    return gs
+
+
+@RegisterGradient("PreventGradient")
+def _prevent_grad(op: Operation, g: Any) -> Any:
+    raise LookupError(
+        f"Gradient explicitly disabled. Reason: {op.attrs['message']!r} (op {op.name!r}, at {op.source}). "
+        f"Cut the path with stop_gradient() or stop_gradients=, or take the gradient elsewhere."
+    )
+
+
+# -- sums --------------------------------------------------------------------------------------------------------
+
+
+def _add_n_infer(*xs: Typed) -> tuple[Shape, DType]:
+    first = xs[0]
+    for x in xs:
+        if x.shape != first.shape or x.dtype != first.dtype:
+            raise ValueError(f"add_n: all terms must have one shape and dtype, got {spec_of(first)} and {spec_of(x)}")
+    return first.shape, first.dtype
+
+
+ADD_N = define("AddN", _add_n_infer)
+
+
+def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
+    """The sum of tensors of one shape and dtype, added in the order given.
+
+    >>> add_n([np.array([1.0, 2.0]), np.array([10.0, 20.0])])
+    array([11., 22.])
+    """
+    if not isinstance(inputs, list | tuple) or not inputs:
+        raise ValueError(f"add_n takes a non-empty list of tensors, got {inputs!r}")
+    return make(ADD_N, common(*inputs), NO_ATTRS, name)
+
+
+@RegisterGradient("AddN")
+def _add_n_grad(op: Operation, g: Any) -> Any:
+    return [g] * len(op.inputs)
+
+
+# -- order -------------------------------------------------------------------------------------------------------
+
+define("NoOp", lambda: [], stateful=True)
+
+
+def no_op(name: str | None = None) -> Operation:
+    """An operation that does nothing, to hang control dependencies on."""
+    graph = current_graph()
+    if graph is None:
+        raise RuntimeError("no_op: there is no graph to put it in; build one with `with distgrad.Graph():`")
+    return graph.add("NoOp", (), (), NO_ATTRS, name)
+
+
+def group(*inputs: Any, name: str | None = None) -> Operation:
+    """One operation that is done when all inputs (tensors, operations, nested lists of them) are."""
+    flat = list(_producers(inputs))
+    graph = flat[0].graph if flat else current_graph()
+    if graph is None:
+        raise RuntimeError("group: there is no graph to put it in; build one with `with distgrad.Graph():`")
+    with graph, graph.control_dependencies(flat):
+        return no_op(name or "group_deps")
+
+
+def _producers(inputs: Iterable[Any]) -> Iterable[Operation]:
+    for x in inputs:
+        if isinstance(x, list | tuple):
+            yield from _producers(x)
+        elif isinstance(x, IndexedSlices):
+            yield x.values.op
+        elif isinstance(x, Operation):
+            yield x
+        elif isinstance(x, Tensor):
+            yield x.op
+        elif x is not None:
+            raise TypeError(f"group and tuple take tensors and operations, got {x!r}")
+
+
+def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] = ()) -> list[Any]:
+    """A gate: the same tensors, none of which can be used before all of them are computed. None stays None."""
+    if graph_for([*tensors, *control_inputs]) is None:
+        return list(tensors)
+    waited = [*_producers([*tensors, *control_inputs])]
+    if not waited:
+        raise ValueError(f"tuple: there must be at least one tensor, got {tensors!r}")
+    graph = waited[0].graph
+    with graph, graph.name_scope(name or "tuple"):
+        gate = group(waited)
+        with graph.control_dependencies([gate]):
+            return [None if t is None else identity(t, name="control_dependency") for t in tensors]
+
+
+def control_dependencies(dependencies: Iterable[Any] | None) -> Any:
+    """Ops built inside run after these. Outside any graph ops run at once, so there is nothing to wait for."""
+    graph = current_graph()
+    return nullcontext() if graph is None else graph.control_dependencies(dependencies)
+
+
+__all__ = [
+    "add_n", "constant", "control_dependencies", "full", "group", "identity", "identity_n", "no_op", "ones", "ones_like",
+    "placeholder", "prevent_gradient", "rank", "shape", "size", "stop_gradient", "zeros", "zeros_like",
+]  # fmt: skip

@@ -1,0 +1,136 @@
+"""The two tables of distgrad: what ops there are, and how each is differentiated.
+
+`define` adds an op type with its shape rule; `RegisterGradient` and `no_gradient` say what its gradient is. Kernels live
+in `distgrad.workers.kernels`, except those of a user's own ops, which travel with their definition.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from distgrad.errors import here
+from distgrad.graph import Operation
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """An op type. `infer(*inputs, **attrs)` gives (shape, dtype) of the one output, or a list of them."""
+
+    type: str
+    infer: Callable[..., Any]
+    #: Inputs broadcast against each other, so the engine sums a gradient back to its input's shape.
+    broadcasting: bool = False
+    #: Never folded, merged or pruned as a pure value: reads or writes state.
+    stateful: bool = False
+    #: The kernel of a user's own op; None for built-in ops, whose kernels the workers have.
+    kernel: Callable[..., Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    function: Callable[..., Any] | None
+    where: str
+
+
+OPS: dict[str, OpDef] = {}
+_GRADIENTS: dict[str, _Registration] = {}
+
+
+def define(
+    type: str,
+    infer: Callable[..., Any],
+    *,
+    broadcasting: bool = False,
+    stateful: bool = False,
+    kernel: Callable[..., Any] | None = None,
+    override: bool = False,
+) -> OpDef:
+    """Add an op type. Defining one twice is a KeyError unless `override=True`."""
+    if not isinstance(type, str) or not type:
+        raise TypeError(f"an op type is a non-empty string, got {type!r}")
+    if type in OPS and not override:
+        raise KeyError(f"op type {type!r} is defined already; pass override=True to replace it")
+    definition = OPS[type] = OpDef(type, infer, broadcasting, stateful, kernel)
+    return definition
+
+
+class RegisterGradient:
+    """Decorator that registers the gradient function of an op type.
+
+    The function takes the forward `Operation` and one gradient per output, and returns one gradient per input (None
+    where there is none). Registering a type twice is a KeyError, unless `override=True` says that it is meant.
+
+    >>> import distgrad as dg
+    >>> @dg.RegisterGradient("DocSub")
+    ... def _sub_grad(unused_op, grad):
+    ...     return grad, dg.negative(grad)
+    """
+
+    def __init__(self, op_type: str, override: bool = False):
+        self._op_type = _check_type("RegisterGradient", op_type)
+        self._override = override
+
+    def __call__(self, f: F) -> F:
+        if not callable(f):
+            raise TypeError(f"RegisterGradient({self._op_type!r}) decorates a function, got {f!r}")
+        _register(self._op_type, f, self._override)
+        return f
+
+
+def no_gradient(op_type: str, override: bool = False) -> None:
+    """Declare that ops of this type are not differentiable: None goes to all of their inputs.
+
+    Not for a gradient that is merely not written yet: leave such an op unregistered, so that asking for it is an error.
+
+    >>> import distgrad as dg
+    >>> dg.no_gradient("DocSize")
+    """
+    _register(_check_type("no_gradient", op_type), None, override)
+
+
+def _check_type(what: str, op_type: object) -> str:
+    if not isinstance(op_type, str):
+        raise TypeError(f"{what}: op_type must be a string such as 'MatMul', got {op_type!r}")
+    if not op_type:
+        raise ValueError(f"{what}: op_type must not be empty")
+    return op_type
+
+
+def _register(op_type: str, f: Callable[..., Any] | None, override: bool) -> None:
+    before = _GRADIENTS.get(op_type)
+    if before is not None and not override:
+        raise KeyError(
+            f"a gradient for op type {op_type!r} is registered already (at {before.where}). "
+            f"Pass override=True to replace it."
+        )
+    code = getattr(f, "__code__", None)
+    where = f"{code.co_filename}:{code.co_firstlineno}" if code else str(here())
+    _GRADIENTS[op_type] = _Registration(f, where)
+
+
+def registered(op_type: str) -> bool:
+    """Whether a gradient, or the absence of one, is registered for this op type."""
+    return op_type in _GRADIENTS
+
+
+def lookup_gradient(name: str) -> Callable[..., Any] | None:
+    """The function registered under a name; None for no_gradient; LookupError when there is neither."""
+    try:
+        return _GRADIENTS[name].function
+    except KeyError:
+        close = difflib.get_close_matches(name, [*_GRADIENTS], 1, 0.7)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise LookupError(f"no gradient is registered under {name!r}{hint}") from None
+
+
+def gradient_function(op: Operation) -> Callable[..., Any] | None:
+    """What differentiates this op: its own override, or its type's rule; None for no_gradient."""
+    override = op.gradient
+    if override is None:
+        return lookup_gradient(op.type)
+    return lookup_gradient(override) if isinstance(override, str) else override

@@ -1,0 +1,159 @@
+"""Session: where graphs and functions run. The default one is local, in this process."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad import nest, runtime
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor
+from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.registry import OpDef
+from distgrad.scheduler.program import Program, lower
+from distgrad.types import Spec
+from distgrad.variables import Variable
+from distgrad.workers import reference
+
+Array = np.ndarray[Any, np.dtype[Any]]
+_Key = tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Operation, ...]]
+
+
+class Session:
+    """Runs graphs on this machine.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((2,), name="x")
+    ...     y = dg.exp(x)
+    >>> dg.Session().run(y, {x: [0.0, 0.0]})
+    array([1., 1.])
+    """
+
+    def __init__(self) -> None:
+        self._programs: weakref.WeakKeyDictionary[Graph, dict[_Key, Program]] = weakref.WeakKeyDictionary()
+
+    def __enter__(self) -> Session:
+        runtime.push(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        runtime.remove(self)
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """The values of `fetches` (a tensor, operation, variable or any nesting of them) as NumPy arrays.
+
+        An operation gives None, None stays None, an IndexedSlices gives its values, indices and dense shape. Any tensor
+        of the graph may be fed.
+        """
+        leaves = nest.flatten(fetches)
+        graph = _graph_of(leaves, fetches)
+        if graph is None:
+            return nest.map_structure(lambda _: None, fetches)
+        tensors, operations = _targets(leaves, graph)
+        feeds = [(_fed(key, graph), value) for key, value in (feed_dict or {}).items()]
+        program = self._lowered(graph, tensors, [t for t, _ in feeds], operations)
+        values = iter(self._execute(program, [_feed_value(t, value) for t, value in feeds], graph))
+        return nest.map_structure(lambda leaf: _result(leaf, values), fetches)
+
+    def evaluate(self, definition: OpDef, inputs: Sequence[Array], attrs: dict[str, Any]) -> list[Array]:
+        return reference.apply(definition, inputs, attrs)
+
+    def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
+        program = self._lowered(body, body.outputs, body.declared, body.effects)
+        return self._execute(program, arguments, body)
+
+    def _lowered(
+        self, graph: Graph, tensors: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation]
+    ) -> Program:
+        key = (tuple(tensors), tuple(feeds), tuple(operations))
+        programs = self._programs.setdefault(graph, {})
+        if key not in programs:
+            programs[key] = lower(*key)
+        return programs[key]
+
+    def _execute(self, program: Program, feeds: Sequence[Array], graph: Graph) -> list[Array]:
+        """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
+        variables = {v.key: v for v in graph.handles}
+        state = {key: variables[key]._value for key in program.variables}
+        values, writes = reference.run(program, feeds, state)
+        for key, value in writes.items():
+            variables[key]._value = np.array(value)
+        return values
+
+
+def _graph_of(leaves: Sequence[Any], fetches: Any) -> Graph | None:
+    graphs = {leaf.graph for leaf in leaves if isinstance(leaf, Tensor | Operation | IndexedSlices)}
+    if len(graphs) > 1:
+        raise ValueError("Session.run: the fetches are from different graphs; run them one graph at a time")
+    if graphs:
+        return graphs.pop()
+    if any(isinstance(leaf, Variable) for leaf in leaves):
+        return Graph()
+    for leaf in leaves:
+        _check_fetch(leaf)
+    return None
+
+
+def _check_fetch(leaf: Any) -> None:
+    if leaf is not None and not isinstance(leaf, Tensor | Operation | IndexedSlices | Variable):
+        raise TypeError(f"Session.run: {leaf!r} cannot be fetched; fetch tensors, operations, variables or nestings of them")
+
+
+def _targets(leaves: Sequence[Any], graph: Graph) -> tuple[list[Tensor], list[Operation]]:
+    tensors: list[Tensor] = []
+    operations: list[Operation] = []
+    for leaf in leaves:
+        _check_fetch(leaf)
+        if isinstance(leaf, Operation):
+            operations.append(leaf)
+        elif isinstance(leaf, IndexedSlices):
+            tensors += [leaf.values, leaf.indices]
+        elif isinstance(leaf, Variable):
+            with graph:
+                tensors.append(leaf.__tensor__())
+        elif leaf is not None:
+            tensors.append(_readable(leaf, graph))
+    return tensors, operations
+
+
+def _readable(t: Tensor, graph: Graph) -> Tensor:
+    """A fetched handle means the variable's value."""
+    if t.op.type != "VarHandle":
+        return t
+    variable = next(v for v, handle in graph.handles.items() if handle is t)
+    with graph:
+        read: Tensor = variable.__tensor__()
+    return read
+
+
+def _result(leaf: Any, values: Any) -> Any:
+    if leaf is None or isinstance(leaf, Operation):
+        return None
+    if isinstance(leaf, IndexedSlices):
+        return IndexedSlicesValue(next(values), next(values), leaf.dense_shape)
+    return next(values)
+
+
+def _fed(key: Any, graph: Graph) -> Tensor:
+    if not isinstance(key, Tensor):
+        raise TypeError(f"Session.run: the keys of feed_dict are tensors, got {key!r}")
+    if key.graph is not graph:
+        raise ValueError(f"Session.run: {key!r} is fed but belongs to another graph than the fetches")
+    return key
+
+
+def _feed_value(t: Tensor, value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype != t.dtype:
+        if not np.can_cast(array.dtype, t.dtype, "same_kind"):
+            raise TypeError(f"Session.run: {t.name!r} has dtype {t.dtype} and cannot be fed a value of dtype {array.dtype}")
+        array = array.astype(t.dtype)
+    if array.shape != t.shape:
+        raise ValueError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed {Spec(array.shape, array.dtype)}")
+    return array
+
+
+runtime.push(Session())  # the default: local, always there

@@ -1,0 +1,107 @@
+"""Checking gradients against finite differences, for distgrad's own ops and for yours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad import nest
+from distgrad.function import function
+from distgrad.gradients import gradients
+from distgrad.indexed_slices import IndexedSlices
+from distgrad.ops.builder import convert
+from distgrad.ops.control import add_n
+from distgrad.ops.math import conj, real
+from distgrad.ops.reduce import sum as reduce_sum
+from distgrad.types import trainable
+
+# Central differences of fourth order: weights of f(x + k h v), k = -2..2 without 0.
+_STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+def check_grads(
+    f: Callable[..., Any],
+    args: Sequence[Any],
+    order: int = 2,
+    *,
+    rng: np.random.Generator | None = None,
+    step: float = 1e-3,
+    rtol: float = 1e-5,
+    atol: float = 1e-7,
+) -> None:
+    """Compare the gradients of f at `args`, up to `order`, with finite differences in a random direction.
+
+    f takes tensors and returns tensors (nested or not); integer arguments and results are left out. Use float64
+    arguments: finite differences of float32 say little. Raises AssertionError where the two differ.
+
+    >>> import distgrad as dg
+    >>> check_grads(lambda x: dg.sin(x) * x, [np.array([0.3, 1.2])])
+    """
+    rng = np.random.default_rng(0) if rng is None else rng
+    arrays = [np.asarray(a) for a in args]
+    moving = [i for i, a in enumerate(arrays) if trainable(a.dtype)]
+    if not moving:
+        raise ValueError("check_grads: no argument has a float or complex dtype, so there is nothing to differentiate")
+    for n in range(1, order + 1):
+        scalar = _weighted(f, rng)
+        derivative = _derivative(scalar, moving)
+        _compare(scalar, derivative, arrays, moving, rng, f"gradient of order {n}", step, rtol, atol)
+        f = derivative
+
+
+def _weighted(f: Callable[..., Any], rng: np.random.Generator) -> Callable[..., Any]:
+    """The sum of all results of f, each weighted by fixed random numbers: a scalar function that sees every element."""
+    weights: list[Any] = []
+
+    def scalar(*args: Any) -> Any:
+        results = [convert(y) for y in nest.flatten(f(*args)) if y is not None]
+        results = [y for y in results if trainable(y.dtype)]
+        if not weights:
+            weights.extend(random_like(y, rng) for y in results)
+        return add_n([real(reduce_sum(y * conj(w))) for y, w in zip(results, weights, strict=True)])
+
+    return scalar
+
+
+def random_like(x: Any, rng: np.random.Generator) -> Any:
+    """Random numbers of x's shape and dtype, between 0.5 and 1.5 in size."""
+    value = rng.uniform(0.5, 1.5, x.shape) * rng.choice([-1.0, 1.0], x.shape)
+    if x.dtype.kind == "c":
+        value = value * np.exp(1j * rng.uniform(0, 6, x.shape))
+    return np.asarray(value, x.dtype)
+
+
+def _derivative(scalar: Callable[..., Any], moving: Sequence[int]) -> Callable[..., Any]:
+    def derivative(*args: Any) -> list[Any]:
+        args = tuple(convert(a) for a in args)
+        found = gradients(scalar(*args), [args[i] for i in moving], unconnected_gradients="zero")
+        return [convert(g) if isinstance(g, IndexedSlices) else g for g in found]
+
+    return derivative
+
+
+def _compare(
+    scalar: Callable[..., Any],
+    derivative: Callable[..., Any],
+    arrays: Sequence[Any],
+    moving: Sequence[int],
+    rng: np.random.Generator,
+    what: str,
+    step: float,
+    rtol: float,
+    atol: float,
+) -> None:
+    run = function(scalar)
+    direction = {i: random_like(arrays[i], rng) for i in moving}
+
+    def along(t: float) -> Any:
+        return run(*[a + t * direction[i] if i in direction else a for i, a in enumerate(arrays)])
+
+    scale = step * max(1.0, max((float(np.abs(arrays[i]).max(initial=0.0)) for i in moving), default=1.0))
+    numeric = float(sum(weight * along(k * scale) for k, weight in _STENCIL) / scale)
+    found = function(derivative)(*arrays)
+    exact = float(sum(np.sum(np.conj(g) * direction[i]).real for g, i in zip(found, moving, strict=True)))
+    if not np.isclose(exact, numeric, rtol=rtol, atol=atol * max(1.0, abs(numeric))):
+        raise AssertionError(f"{what}: along a random direction gradients() gives {exact!r}, finite differences {numeric!r}")

@@ -1,0 +1,139 @@
+"""Shapes and dtypes: what a tensor is before it has a value. Knows NumPy's dtypes and nothing else of distgrad."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+Shape = tuple[int, ...]
+DType = np.dtype[Any]
+
+FLOAT = np.dtype(np.float64)
+INT = np.dtype(np.int64)
+BOOL = np.dtype(np.bool_)
+
+_SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c"}
+
+
+class Typed(Protocol):
+    """Whatever has a static shape and dtype: a Tensor, a NumPy array, a Spec."""
+
+    @property
+    def shape(self) -> Shape: ...
+    @property
+    def dtype(self) -> DType: ...
+
+
+class Spec(NamedTuple):
+    """The static type of one value.
+
+    >>> print(Spec((8, 3), np.dtype("float32")))
+    f32[8,3]
+    """
+
+    shape: Shape
+    dtype: DType
+
+    def __str__(self) -> str:
+        return f"{short_dtype(self.dtype)}[{','.join(map(str, self.shape))}]"
+
+
+def spec_of(x: Typed) -> Spec:
+    return Spec(tuple(x.shape), x.dtype)
+
+
+def short_dtype(dtype: DType) -> str:
+    """`f32` for float32, `i64` for int64; the full name where there is no short one."""
+    name = dtype.name
+    head = name.rstrip("0123456789")
+    return _SHORT[head] + name[len(head) :] if head in _SHORT else name
+
+
+def trainable(dtype: DType) -> bool:
+    """Whether gradients flow through values of this dtype: floats (bfloat16 too) and complex numbers.
+
+    >>> trainable(np.dtype("float16")), trainable(np.dtype("int32"))
+    (True, False)
+    """
+    return dtype.kind in "fc" or dtype.name == "bfloat16"
+
+
+def is_complex(x: Typed) -> bool:
+    return x.dtype.kind == "c"
+
+
+def real_dtype(dtype: DType) -> DType:
+    """The dtype of the real part: float32 for complex64, itself for anything real."""
+    return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
+
+
+def size_of(shape: Iterable[int]) -> int:
+    return math.prod(shape)
+
+
+def as_shape(shape: Any) -> Shape:
+    """A shape argument as NumPy takes it: an int or a sequence of ints.
+
+    >>> as_shape(3), as_shape([2, np.int64(1)])
+    ((3,), (2, 1))
+    """
+    items = shape if isinstance(shape, Sequence | np.ndarray) else (shape,)
+    try:
+        return tuple(int(n.__index__()) for n in items)
+    except (AttributeError, TypeError):
+        raise TypeError(f"a shape must be an int or a sequence of ints, got {shape!r}") from None
+
+
+def normalize_axis(axis: int, ndim: int) -> int:
+    """A non-negative axis; NumPy's AxisError when it is out of range.
+
+    >>> normalize_axis(-1, 3)
+    2
+    """
+    try:
+        axis = axis.__index__()
+    except AttributeError:
+        raise TypeError(f"an axis must be an int, got {axis!r}") from None
+    if not -ndim <= axis < ndim:
+        raise np.exceptions.AxisError(axis, ndim)
+    return axis % ndim
+
+
+def normalize_axes(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """The axes of a reduction, sorted; None means all of them."""
+    if axis is None:
+        return tuple(range(ndim))
+    axes = tuple(normalize_axis(a, ndim) for a in axis) if isinstance(axis, Sequence) else (normalize_axis(axis, ndim),)
+    if len(set(axes)) != len(axes):
+        raise ValueError(f"duplicate value in axis {axis!r}")
+    return tuple(sorted(axes))
+
+
+def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
+    if keepdims:
+        return tuple(1 if i in axes else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def broadcast_shapes(a: Shape, b: Shape) -> Shape:
+    """The common shape of two operands, in plain Python because it runs for every op that is built.
+
+    >>> broadcast_shapes((3, 1), (4,))
+    (3, 4)
+    """
+    if a == b:
+        return a
+    if len(a) < len(b):
+        a, b = b, a
+    out = list(a)
+    offset = len(a) - len(b)
+    for i, n in enumerate(b, offset):
+        m = out[i]
+        if m == 1:
+            out[i] = n
+        elif n != m and n != 1:
+            raise ValueError(f"shapes {list(a)} and {list(b)} cannot be broadcast together")
+    return tuple(out)

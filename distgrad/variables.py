@@ -1,0 +1,191 @@
+"""Variables: named state that graphs read and assign.
+
+A variable holds its value; a graph refers to it by one handle tensor, reads it through ReadVariable ops and changes it
+through Assign ops. Among the ops that run, reads and assigns of one variable happen in the order in which they were built.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph, outside
+from distgrad.ops.builder import as_array, convert, make
+from distgrad.ops.methods import install
+from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.types import DType, Shape, Spec, Typed
+
+_numbers = itertools.count()
+
+_handle = define("VarHandle", lambda *, key, shape, dtype: (shape, dtype), stateful=True)
+_read = define("ReadVariable", lambda handle: (handle.shape, handle.dtype), stateful=True)
+no_gradient("VarHandle")
+
+
+def _assign_infer(handle: Typed, value: Typed) -> tuple[Shape, DType]:
+    return handle.shape, handle.dtype
+
+
+_assign = define("Assign", _assign_infer, stateful=True)
+no_gradient("Assign")
+
+
+@RegisterGradient("ReadVariable")
+def _read_grad(op: Operation, g: Any) -> Any:
+    return g
+
+
+class NotPure(BaseException):
+    """Raised where the body of a call assigns a variable; the call is then traced in place. Never reaches the user."""
+
+
+class Variable:
+    """State that outlives a call.
+
+    Args:
+        initial_value: an array, anything NumPy makes one of, or a function of no arguments that returns one.
+        name: how it is called in graphs, plans and checkpoints.
+        trainable: whether `custom_gradient` and optimisers count it in.
+        dtype: converts the initial value.
+
+    >>> import distgrad as dg
+    >>> v = dg.Variable([1.0, 2.0], name="v")
+    >>> @dg.function
+    ... def step(x):
+    ...     v.assign_add(x)
+    ...     return v * v
+    >>> step(np.array([1.0, 1.0]))
+    array([4., 9.])
+    >>> v.numpy()
+    array([2., 3.])
+    """
+
+    def __init__(
+        self,
+        initial_value: Any | Callable[[], Any],
+        name: str | None = None,
+        trainable: bool = True,
+        dtype: Any = None,
+    ):
+        if isinstance(initial_value, Tensor):
+            raise TypeError(
+                f"Variable: the initial value {initial_value!r} is a tensor, which has no value yet. "
+                f"Pass an array, or a function of no arguments that returns one."
+            )
+        with outside():
+            value = initial_value() if callable(initial_value) else initial_value
+            self._value = np.array(as_array(value, dtype))
+        self.name = "Variable" if name is None else name
+        self.key = f"{self.name}#{next(_numbers)}"
+        self.trainable = bool(trainable)
+
+    @property
+    def shape(self) -> Shape:
+        return self._value.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._value.dtype
+
+    def numpy(self) -> Any:
+        """A copy of the value."""
+        return self._value.copy()
+
+    def __repr__(self) -> str:
+        return f"<Variable {self.name!r} {Spec(self.shape, self.dtype)}>"
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    # -- in a graph ----------------------------------------------------------------------------------------------
+
+    def __handle__(self) -> Tensor:
+        """What stands for this variable as an x of `gradients` in the current graph."""
+        graph = current_graph()
+        if graph is None:
+            raise RuntimeError(f"{self!r} has no handle outside a graph")
+        return self.read() if _nested(graph) else _handle_in(graph, self)
+
+    def __tensor__(self) -> Tensor:
+        graph = current_graph()
+        if graph is None:
+            return self._value  # type: ignore[return-value]
+        read = graph.reads.get(self)
+        return self.read() if read is None or graph._control else read
+
+    def read(self) -> Tensor:
+        """The value now: a new read in a graph, a copy of the array outside."""
+        graph = current_graph()
+        if graph is None:
+            return self.numpy()  # type: ignore[no-any-return]
+        if _nested(graph):
+            assert isinstance(graph, FuncGraph) and graph.outer is not None
+            with graph.outer:
+                outer = self.__tensor__()
+            made = graph.admit(outer)
+        else:
+            made = make(_read, (_handle_in(graph, self),), name=f"{self.name}/read")
+        graph.reads[self] = made
+        return made
+
+    value = read_value = read
+
+    def assign(self, value: Any) -> Tensor:
+        """Set the value; gives the new value. In a graph it happens when the op runs."""
+        graph = current_graph()
+        if graph is None:
+            array = as_array(value, self.dtype)
+            self._check(array)
+            self._value = np.array(array)
+            return self.numpy()  # type: ignore[no-any-return]
+        if _nested(graph):
+            raise NotPure(f"{self!r} is assigned in the body of a call")
+        made = convert(value if isinstance(value, Tensor | Variable) else as_array(value, self.dtype))
+        self._check(made)
+        op = make(_assign, (_handle_in(graph, self), made), name=f"{self.name}/assign").op
+        if isinstance(graph, FuncGraph):
+            graph.effects.append(op)
+        graph.reads.pop(self, None)
+        return op.outputs[0]
+
+    def assign_add(self, delta: Any) -> Tensor:
+        """Add to the value; gives the new value."""
+        return self.assign(self.read() + delta)
+
+    def assign_sub(self, delta: Any) -> Tensor:
+        """Subtract from the value; gives the new value."""
+        return self.assign(self.read() - delta)
+
+    def _check(self, value: Typed) -> None:
+        if value.shape != self.shape or value.dtype != self.dtype:
+            raise ValueError(
+                f"{self!r} cannot be assigned a value of {Spec(tuple(value.shape), value.dtype)}: shape and dtype are fixed"
+            )
+
+
+def _nested(graph: Graph) -> bool:
+    return isinstance(graph, FuncGraph) and graph.outer is not None
+
+
+def _handle_in(graph: Graph, variable: Variable) -> Tensor:
+    """The one tensor that stands for the variable in a graph, outside every scope and dependency."""
+    made = graph.handles.get(variable)
+    if made is None:
+        attrs = {"key": variable.key, "shape": variable.shape, "dtype": variable.dtype}
+        with graph._setting("_scope", ""), graph._setting("_control", ()), graph._setting("_original", None):
+            op = graph.add("VarHandle", (), [Spec(variable.shape, variable.dtype)], attrs, name=variable.name)
+        made = graph.handles[variable] = op.outputs[0]
+    return made
+
+
+def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
+    return np.array(self._value, dtype=dtype)
+
+
+install(Variable)
+Variable.__array__ = _array  # type: ignore[attr-defined]

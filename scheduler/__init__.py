@@ -1,0 +1,1 @@
+"""Decides what runs: programs and the passes over them. Knows no kernels and no array backend."""

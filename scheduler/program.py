@@ -1,0 +1,212 @@
+"""Program: a graph made flat. Steps refer to values by integer id, function bodies are laid out in place.
+
+`lower` takes what is to be fetched and what is fed, and keeps only the ops that are needed. The order of steps is the
+order of creation, which is a topological order; among the reads and assigns of one variable it is what defines the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from distgrad.errors import Source
+from distgrad.graph import FuncGraph, Operation, Tensor
+from distgrad.registry import OPS
+from distgrad.types import Spec
+
+#: Op types that stand for the body in their `body` attribute.
+CALLS = ("Call", "SymbolicGradient")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One op of a program: what it reads and makes by value id, and the steps it must follow beside those."""
+
+    type: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    after: tuple[int, ...]
+    source: Source
+    name: str
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in order; `types[i]` is the type of value i; feeds and fetches are value ids."""
+
+    steps: tuple[Step, ...]
+    types: tuple[Spec, ...]
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+    #: Variables by name of their handle step's attribute, in the order of first use.
+    variables: tuple[Any, ...] = ()
+
+    def __str__(self) -> str:
+        """One step per line, as graphs print."""
+        lines = [f"%{i} {self.types[i]} = Feed()" for i in self.feeds]
+        for step in self.steps:
+            made = ", ".join(f"%{i} {self.types[i]}" for i in step.outputs)
+            read = ", ".join(f"%{i}" for i in step.inputs)
+            lines.append(f"{made or step.name} = {step.type}({read})  # {step.source}")
+        return "\n".join([*lines, f"return {', '.join(f'%{i}' for i in self.fetches)}"])
+
+
+def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequence[Operation] = ()) -> Program:
+    """The program that computes `fetches` and runs `effects`, given values for `feeds`.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((2,), name="x")
+    ...     y, unused = dg.exp(x), dg.log(x)
+    >>> print(lower([y], [x]))  # doctest: +ELLIPSIS
+    %0 f64[2] = Feed()
+    %1 f64[2] = Exp(%0)  # ...
+    return %1
+    """
+    flat = _Flattener(feeds)
+    fetched, keep = flat.run(fetches, effects)
+    steps = _prune(flat.steps, fetched, keep)
+    variables = tuple(dict.fromkeys(s.attrs["key"] for s in steps if s.type in ("ReadVariable", "Assign")))
+    return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, variables))
+
+
+class _Frame:
+    """One body being laid out: the ops still to come, and the ids and steps of those that are done."""
+
+    def __init__(self, ops: Iterable[Operation], ids: dict[Tensor, int], after: tuple[int, ...], call: Operation | None):
+        self.ops = iter(ops)
+        self.ids = ids
+        self.after = after
+        self.call = call
+        self.steps_of: dict[Operation, tuple[int, ...]] = {}
+
+
+class _Flattener:
+    """Lays ops out as steps. Calls open a frame on a stack of our own: nesting costs no recursion."""
+
+    def __init__(self, feeds: Sequence[Tensor]):
+        self.steps: list[Step] = []
+        self.types: list[Spec] = []
+        self.ids = {t: self.new_id(t) for t in dict.fromkeys(feeds)}
+        self.feeds = [self.ids[t] for t in feeds]
+        self.maker: dict[int, int] = {}
+
+    def new_id(self, t: Tensor) -> int:
+        self.types.append(t.spec)
+        return len(self.types) - 1
+
+    def run(self, fetches: Sequence[Tensor], effects: Sequence[Operation]) -> tuple[tuple[int, ...], list[int]]:
+        root = _Frame(_needed(fetches, effects, self.ids), self.ids, (), None)
+        frames = [root]
+        while frames:
+            frame = frames[-1]
+            op = next(frame.ops, None)
+            if op is None:
+                frames.pop()
+                if frame.call is not None:
+                    self.close(frame, frames[-1])
+            elif op.type in CALLS:
+                frames.append(self.open(op, frame))
+            else:
+                self.emit(op, frame)
+        return tuple(self.ids[t] for t in fetches), [i for op in effects for i in root.steps_of.get(op, ())]
+
+    def open(self, op: Operation, frame: _Frame) -> _Frame:
+        body: FuncGraph = op.attrs["body"]
+        ids = {inner: frame.ids[outer] for inner, outer in zip(body.inputs, op.inputs, strict=True)}
+        return _Frame(_needed(body.outputs, (), ids), ids, self.after(op, frame), op)
+
+    def close(self, frame: _Frame, caller: _Frame) -> None:
+        op = frame.call
+        assert op is not None
+        for outer, inner in zip(op.outputs, op.attrs["body"].outputs, strict=True):
+            caller.ids.setdefault(outer, frame.ids[inner])
+        made = (self.maker.get(frame.ids[t]) for t in op.attrs["body"].outputs)
+        caller.steps_of[op] = tuple(dict.fromkeys(i for i in made if i is not None))
+
+    def after(self, op: Operation, frame: _Frame) -> tuple[int, ...]:
+        return (*frame.after, *(i for c in op.control_inputs for i in frame.steps_of.get(c, ())))
+
+    def emit(self, op: Operation, frame: _Frame) -> None:
+        if op.type == "Placeholder":
+            raise ValueError(f"placeholder {op.name!r} (at {op.source}) must be fed: give {op.outputs[0].name!r} a value in feed_dict")
+        if op.type == "VarHandle":
+            return
+        attrs, inputs = op.attrs, op.inputs
+        if op.type in ("ReadVariable", "Assign"):
+            attrs, inputs = inputs[0].op.attrs, inputs[1:]
+        outputs = tuple([self.new_id(t) for t in op.outputs])
+        for t, i in zip(op.outputs, outputs, strict=True):
+            frame.ids.setdefault(t, i)  # a fed output keeps the fed value
+            self.maker[i] = len(self.steps)
+        frame.steps_of[op] = (len(self.steps),)
+        ids = frame.ids
+        self.steps.append(
+            Step(op.type, tuple([ids[t] for t in inputs]), outputs, attrs, self.after(op, frame), op.source, op.name, op.device)
+        )
+
+
+def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapping[Tensor, int]) -> list[Operation]:
+    """The ops behind these tensors and operations, in order, not looking behind what is given."""
+    stack = [*(t.op for t in fetches if t not in given), *effects]
+    seen = set(stack)
+    while stack:
+        op = stack.pop()
+        for t in op.inputs:
+            if t not in given and t.op not in seen:
+                seen.add(t.op)
+                stack.append(t.op)
+        for c in op.control_inputs:
+            if c not in seen:
+                seen.add(c)
+                stack.append(c)
+    return sorted(seen, key=lambda op: op.id)
+
+
+def _prune(steps: Sequence[Step], fetches: Sequence[int], keep: Sequence[int]) -> tuple[Step, ...]:
+    """Drop the steps of inlined bodies that nobody reads, and renumber what others wait for."""
+    live, wanted = set(fetches), set(keep)
+    kept: list[int] = []
+    for i in range(len(steps) - 1, -1, -1):
+        step = steps[i]
+        if i in wanted or not live.isdisjoint(step.outputs):
+            kept.append(i)
+            live.update(step.inputs)
+            wanted.update(step.after)
+    kept.reverse()
+    if len(kept) == len(steps):
+        return tuple(steps)
+    place = {old: new for new, old in enumerate(kept)}
+    return tuple(_moved(steps[i], place) for i in kept)
+
+
+def _moved(step: Step, place: Mapping[int, int]) -> Step:
+    if not step.after:
+        return step
+    after = tuple(place[i] for i in step.after)
+    return Step(step.type, step.inputs, step.outputs, step.attrs, after, step.source, step.name, step.device)
+
+
+def check_program(program: Program) -> Program:
+    """What every executor relies on; raises ValueError at the first thing that does not hold."""
+    made = set(program.feeds)
+    count = len(program.types)
+    for i, step in enumerate(program.steps):
+        if step.type not in OPS:
+            raise ValueError(f"step {i} ({step.name!r}) has unknown op type {step.type!r}")
+        for v in step.inputs:
+            if v not in made:
+                raise ValueError(f"step {i} ({step.name!r}) reads value {v} before anything made it")
+        for v in step.outputs:
+            if v in made or not 0 <= v < count:
+                raise ValueError(f"step {i} ({step.name!r}) makes value {v}, which is out of range or made already")
+        if any(not 0 <= j < i for j in step.after):
+            raise ValueError(f"step {i} ({step.name!r}) waits for a step that does not come before it")
+        made.update(step.outputs)
+    for v in program.fetches:
+        if v not in made:
+            raise ValueError(f"value {v} is fetched but nothing makes it")
+    return program

@@ -1,0 +1,7 @@
+"""Rows for distgrad/ops/index.py."""
+
+from __future__ import annotations
+
+from .case import Case
+
+CASES: dict[str, list[Case]] = {}

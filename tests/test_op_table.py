@@ -1,0 +1,116 @@
+"""Every op against NumPy or SciPy, its gradients against finite differences, in every dtype that applies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+from distgrad import nest
+from distgrad.registry import OPS, registered
+from distgrad.testing import check_grads
+from distgrad.workers.kernels import KERNELS
+
+from .cases import all_cases
+from .cases.case import Case
+
+CASES = all_cases()
+#: Op types that no builder of arrays makes: state, order and calls have tests of their own.
+NOT_IN_TABLE = {"Placeholder", "NoOp", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
+#: Of those, the ones that an executor runs itself, without a kernel.
+NO_KERNEL = {"Placeholder", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
+ROWS = [pytest.param(case, id=f"{op_type}-{i}") for op_type, rows in CASES.items() for i, case in enumerate(rows)]
+
+
+def built_in() -> set[str]:
+    """The op types that distgrad itself defines: those of a user's own (and of tests) carry their kernel."""
+    return {op_type for op_type, d in OPS.items() if d.kernel is None}
+
+
+def as_dtype(x: Any, real: Any) -> Any:
+    x = np.asarray(x)
+    return x.astype(np.result_type(real, 1j) if x.dtype.kind == "c" else real) if x.dtype.kind in "fc" else x
+
+
+def in_graph(case: Case, inputs: tuple[Any, ...]) -> list[Any]:
+    with dg.Graph():
+        tensors = [dg.constant(x) for x in inputs]
+        built = nest.flatten(case.build(*tensors))
+        assert all(isinstance(t, dg.Tensor) for t in built)
+    return dg.Session().run(built)
+
+
+def arrays(result: Any) -> list[Any]:
+    return [np.asarray(x) for x in nest.flatten(list(result) if isinstance(result, tuple) else result)]
+
+
+def test_every_op_has_a_row() -> None:
+    assert built_in() - NOT_IN_TABLE == CASES.keys()
+
+
+def test_every_op_has_a_kernel() -> None:
+    assert built_in() - NO_KERNEL == KERNELS.keys()
+
+
+def test_every_op_has_a_gradient_or_says_it_has_none() -> None:
+    assert [op_type for op_type in sorted(built_in()) if not registered(op_type)] == []
+
+
+@pytest.mark.parametrize("op_type", sorted(CASES))
+def test_a_row_builds_the_op_it_is_a_row_of(op_type: str) -> None:
+    for case in CASES[op_type]:
+        with dg.Graph() as graph:
+            case.build(*[dg.constant(x) for x in case.inputs])
+        assert op_type in {op.type for op in graph.ops}
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_values_equal_the_reference(case: Case) -> None:
+    if case.reference is None:
+        pytest.skip("no reference: the row's own test says what holds")
+    with np.errstate(all="ignore"):
+        expected = arrays(case.reference(*case.inputs))
+    found = in_graph(case, case.inputs)
+    assert [x.shape for x in found] == [x.shape for x in expected]
+    for x, y in zip(found, expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=case.rtol, atol=case.rtol)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_eager_gives_the_bits_of_the_graph(case: Case) -> None:
+    found, eager = in_graph(case, case.inputs), nest.flatten(case.build(*case.inputs))
+    for x, y in zip(found, eager, strict=True):
+        assert isinstance(y, np.ndarray)
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_float32_is_float64_rounded(case: Case) -> None:
+    if not case.float32 or not any(np.asarray(x).dtype.kind in "fc" for x in case.inputs):
+        pytest.skip("nothing to run in float32")
+    single = in_graph(case, tuple(as_dtype(x, np.float32) for x in case.inputs))
+    double = in_graph(case, case.inputs)
+    for x, y in zip(single, double, strict=True):
+        assert x.dtype == (np.result_type(np.float32, 1j) if y.dtype.kind == "c" else np.float32 if y.dtype.kind == "f" else y.dtype)
+        np.testing.assert_allclose(x, y, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("case", ROWS)
+def test_gradients_equal_finite_differences(case: Case) -> None:
+    if not case.order:
+        pytest.skip("no gradient")
+    check_grads(case.build, case.inputs, case.order, rtol=case.grad_rtol)
+
+
+@pytest.mark.parametrize("case", [row for row in ROWS if row.values[0].complex])
+def test_complex_values_and_gradients(case: Case) -> None:
+    rng = np.random.default_rng(7)
+    inputs = tuple(x + 0.5j * rng.uniform(-1, 1, x.shape) if np.asarray(x).dtype.kind == "f" else x for x in case.inputs)
+    found = in_graph(case, inputs)
+    assert case.reference is not None
+    for x, y in zip(found, arrays(case.reference(*inputs)), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-10, atol=1e-12)
+    check_grads(case.build, inputs, case.order, rtol=case.grad_rtol)

@@ -1,0 +1,1 @@
+"""Runs programs: kernels, the reference executor; the only layer that knows array backends."""

@@ -1,0 +1,12 @@
+"""What computes each op: a table from op type to a function `kernel(xp, *inputs, **attrs)`.
+
+`xp` is the array namespace (NumPy, or anything that follows the Python Array API). One file per family, mirroring
+`distgrad/ops/`; importing this package fills the table.
+"""
+
+from __future__ import annotations
+
+from distgrad.workers.kernels import array, control, index, linalg, math, matmul, nn, random, reduce
+from distgrad.workers.kernels.table import KERNELS, kernel
+
+__all__ = ["KERNELS", "array", "control", "index", "kernel", "linalg", "math", "matmul", "nn", "random", "reduce"]

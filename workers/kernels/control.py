@@ -1,0 +1,77 @@
+"""Kernels of distgrad/ops/control.py and distgrad/indexed_slices.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgrad.workers.kernels.table import kernel
+
+
+@kernel("Const")
+def const(xp: Any, *, value: Any) -> Any:
+    return xp.asarray(value)
+
+
+@kernel("Fill")
+def fill(xp: Any, *, shape: Any, dtype: Any, value: Any) -> Any:
+    return xp.full(shape, value, dtype=dtype) if dtype.kind in "biufc" else xp.zeros(shape, dtype=dtype)
+
+
+@kernel("Size")
+def size(xp: Any, x: Any) -> Any:
+    return xp.asarray(x.size, dtype=xp.int64)
+
+
+@kernel("Rank")
+def rank(xp: Any, x: Any) -> Any:
+    return xp.asarray(x.ndim, dtype=xp.int64)
+
+
+@kernel("Shape")
+def shape(xp: Any, x: Any) -> Any:
+    return xp.asarray(x.shape, dtype=xp.int64)
+
+
+@kernel("ZerosLike")
+def zeros_like(xp: Any, x: Any, *, dtype: Any) -> Any:
+    return xp.zeros_like(x, dtype=dtype)
+
+
+@kernel("OnesLike")
+def ones_like(xp: Any, x: Any, *, dtype: Any) -> Any:
+    return xp.ones_like(x, dtype=dtype)
+
+
+@kernel("Identity", "StopGradient")
+def identity(xp: Any, x: Any) -> Any:
+    return x
+
+
+@kernel("PreventGradient")
+def prevent_gradient(xp: Any, x: Any, *, message: str) -> Any:
+    return x
+
+
+@kernel("IdentityN")
+def identity_n(xp: Any, *xs: Any) -> Any:
+    return xs
+
+
+@kernel("NoOp")
+def no_op(xp: Any) -> Any:
+    return ()
+
+
+@kernel("AddN")
+def add_n(xp: Any, *xs: Any) -> Any:
+    total = xs[0]
+    for x in xs[1:]:
+        total = total + x
+    return total
+
+
+@kernel("UnsortedSegmentSum")
+def unsorted_segment_sum(xp: Any, values: Any, indices: Any, *, num_segments: int) -> Any:
+    out = xp.zeros((num_segments, *values.shape[indices.ndim :]), dtype=values.dtype)
+    xp.add.at(out, indices, values)
+    return out

@@ -1,0 +1,70 @@
+"""Kernels of distgrad/ops/math.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgrad.workers.kernels.table import KERNELS, kernel
+
+# op type -> name of the function in the array namespace
+_NAMED = {
+    "Add": "add", "Sub": "subtract", "Mul": "multiply", "Div": "divide", "FloorDiv": "floor_divide", "Mod": "remainder",
+    "Maximum": "maximum", "Minimum": "minimum", "Atan2": "atan2", "Pow": "pow", "Neg": "negative", "Square": "square",
+    "Reciprocal": "reciprocal", "Equal": "equal", "NotEqual": "not_equal", "Less": "less", "LessEqual": "less_equal",
+    "Greater": "greater", "GreaterEqual": "greater_equal", "LogicalAnd": "logical_and", "LogicalOr": "logical_or",
+    "LogicalXor": "logical_xor", "LogicalNot": "logical_not", "IsNan": "isnan", "IsInf": "isinf", "IsFinite": "isfinite",
+    "Exp": "exp", "Exp2": "exp2", "Expm1": "expm1", "Log": "log", "Log2": "log2", "Log10": "log10", "Log1p": "log1p",
+    "Sqrt": "sqrt", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan",
+    "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh",
+    "Floor": "floor", "Ceil": "ceil", "Rint": "round", "Sign": "sign", "Abs": "abs", "Real": "real", "Imag": "imag",
+    "Conj": "conj", "Select": "where",
+}  # fmt: skip
+
+
+def _named(name: str) -> Any:
+    def run(xp: Any, *inputs: Any) -> Any:
+        return getattr(xp, name)(*inputs)
+
+    return run
+
+
+for _type, _name in _NAMED.items():
+    KERNELS[_type] = _named(_name)
+
+
+@kernel("Cast")
+def cast(xp: Any, x: Any, *, dtype: Any) -> Any:
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        x = x.real  # as TensorFlow casts; NumPy would warn that the imaginary part is lost
+    return x.astype(dtype)
+
+
+@kernel("Rsqrt")
+def rsqrt(xp: Any, x: Any) -> Any:
+    return 1 / xp.sqrt(x)
+
+
+@kernel("Sigmoid")
+def sigmoid(xp: Any, x: Any) -> Any:
+    # tanh never overflows, and is exact at both ends
+    return 0.5 * xp.tanh(0.5 * x) + 0.5
+
+
+def _special(name: str) -> Any:
+    def run(xp: Any, x: Any) -> Any:
+        import scipy.special  # late: half of distgrad's users never need it, and it takes a while to import
+
+        return getattr(scipy.special, name)(x)
+
+    return run
+
+
+for _type, _name in {"Erf": "erf", "Erfc": "erfc", "Lgamma": "gammaln", "Digamma": "digamma"}.items():
+    KERNELS[_type] = _special(_name)
+
+
+@kernel("Polygamma")
+def polygamma(xp: Any, x: Any, *, n: int) -> Any:
+    import scipy.special
+
+    return scipy.special.polygamma(n, x).astype(x.dtype)

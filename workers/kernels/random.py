@@ -1,0 +1,1 @@
+"""Kernels of distgrad/ops/random.py."""

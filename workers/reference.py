@@ -1,0 +1,76 @@
+"""The reference executor: runs a program step by step in NumPy. Slow and obvious; it defines every result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad.registry import OPS, OpDef
+from distgrad.scheduler.program import Program, Step
+from distgrad.types import Spec
+from distgrad.workers.kernels import KERNELS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array]]:
+    """The fetched values, and what the program assigned: `state` itself is never changed."""
+    values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
+    last = _last_uses(program)
+    writes: dict[str, Array] = {}
+    with np.errstate(all="ignore"):  # NaN and Inf are values; IEEE rules, no warnings
+        for i, step in enumerate(program.steps):
+            inputs = [values[v] for v in step.inputs]
+            if step.type == "ReadVariable":
+                key = step.attrs["key"]
+                outputs = [writes[key] if key in writes else state[key]]
+            elif step.type == "Assign":
+                outputs = inputs
+                writes[step.attrs["key"]] = inputs[0]
+            else:
+                outputs = _run_step(step, inputs, [program.types[v] for v in step.outputs])
+            values.update(zip(step.outputs, outputs, strict=True))
+            for v in last.get(i, ()):
+                del values[v]
+    return [values[v] for v in program.fetches], writes
+
+
+def _last_uses(program: Program) -> dict[int, list[int]]:
+    """After which step each value is dead."""
+    last = {v: i for i, step in enumerate(program.steps) for v in (*step.inputs, *step.outputs)}
+    kept = {*program.fetches, *program.feeds}
+    uses: dict[int, list[int]] = {}
+    for v, i in last.items():
+        if v not in kept:
+            uses.setdefault(i, []).append(v)
+    return uses
+
+
+def _run_step(step: Step, inputs: Sequence[Array], specs: Sequence[Spec]) -> list[Array]:
+    try:
+        outputs = apply(OPS[step.type], inputs, step.attrs)
+        _check(step, outputs, specs)
+    except Exception as e:
+        got = ", ".join(str(Spec(x.shape, x.dtype)) for x in inputs)
+        e.add_note(f"distgrad: in op {step.name!r} (type {step.type}, at {step.source}) on inputs ({got})")
+        raise
+    return outputs
+
+
+def apply(definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any]) -> list[Array]:
+    """One op on arrays. A user's own kernel takes the arrays alone, a built-in one the array namespace too."""
+    with np.errstate(all="ignore"):
+        if definition.kernel is not None:
+            made = definition.kernel(*inputs, **attrs)
+        else:
+            made = KERNELS[definition.type](np, *inputs, **attrs)
+    return [np.asarray(x) for x in (made if isinstance(made, tuple | list) else (made,))]
+
+
+def _check(step: Step, outputs: Sequence[Array], specs: Sequence[Spec]) -> None:
+    got = [Spec(x.shape, x.dtype) for x in outputs]
+    if got != list(specs):
+        want = ", ".join(map(str, specs))
+        raise TypeError(f"the kernel of {step.type} made ({', '.join(map(str, got))}) where its shape rule says ({want})")
