@@ -9,8 +9,22 @@ import os as _os
 if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.toml")):
     __path__.append(_os.path.abspath(_os.path.join(_os.path.dirname(__file__), "..")))
 
-from distgrad import testing
+from distgrad import raw_ops, testing
+from distgrad.custom_gradient import custom_gradient, grad_pass_through, recompute_grad
+from distgrad.derivatives import (
+    grad,
+    hessian,
+    hessian_vector_product,
+    hessians,
+    hvp,
+    jacobian,
+    jvp,
+    value_and_grad,
+    vjp,
+)
+from distgrad.explain import explain_gradient
 from distgrad.function import function
+from distgrad.functional import Defun
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
 from distgrad.graph import Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
@@ -25,6 +39,7 @@ from distgrad.ops.matmul import *  # noqa: F403
 from distgrad.ops.reduce import *  # noqa: F403
 from distgrad.registry import RegisterGradient, no_gradient
 from distgrad.session import Session
+from distgrad.user_ops import op
 from distgrad.variables import Variable
 
 NotDifferentiable = NoGradient = no_gradient

@@ -7,12 +7,10 @@ import sys
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-# In an installed package the three source folders lie under this one; in a checkout scheduler/ and workers/ are its siblings.
+# Installed, the three source folders lie under this one; in a checkout scheduler/ and workers/ are its siblings.
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_ROOTS = tuple(
-    path + os.sep
-    for path in (_HERE, os.path.join(os.path.dirname(_HERE), "scheduler"), os.path.join(os.path.dirname(_HERE), "workers"))
-)
+_SIBLINGS = [os.path.join(os.path.dirname(_HERE), name) for name in ("scheduler", "workers")]
+_ROOTS = tuple(path + os.sep for path in (_HERE, *_SIBLINGS))
 _verdicts: dict[str, bool] = {}
 
 
@@ -57,14 +55,20 @@ def user_frame(depth: int = 1) -> FrameType | None:
     return None
 
 
+# By id, not by code: hashing a code object costs more than finding its line. Holding the code keeps its id its own.
+_sources: dict[int, tuple[CodeType, dict[int, Source]]] = {}
+
+
 def resolve(code: CodeType | None, lasti: int) -> Source:
     """The line of an instruction. Done late: finding a line number costs more than building an op."""
     if code is None:
         return UNKNOWN
-    for start, end, line in code.co_lines():
-        if start <= lasti < end and line is not None:
-            return Source(code.co_filename, line, code.co_name)
-    return Source(code.co_filename, code.co_firstlineno, code.co_name)
+    known = _sources.setdefault(id(code), (code, {}))[1]
+    found = known.get(lasti)
+    if found is None:
+        lines = (line for start, end, line in code.co_lines() if start <= lasti < end and line is not None)
+        found = known[lasti] = Source(code.co_filename, next(lines, code.co_firstlineno), code.co_name)
+    return found
 
 
 def here(depth: int = 2) -> Source:

@@ -1,36 +1,43 @@
 """@distgrad.function: trace a Python function into a graph once per signature, then run the graph.
 
 Inside another graph a call becomes one Call op with the traced body as its attribute; a body that assigns variables is
-traced in place instead, because the body of a Call is a pure value.
+traced in place instead, because the body of a Call is a pure value. How a Call is differentiated is in `functional`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
+import re
+import threading
 import warnings
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from distgrad import nest, runtime
-from distgrad.graph import FuncGraph, Graph, Tensor, current_graph
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.builder import convert, make_n
-from distgrad.registry import define
-from distgrad.types import Spec, spec_of
+from distgrad.registry import OpDef, define
+from distgrad.types import Spec, Typed, spec_of
 from distgrad.variables import NotPure, Variable
 
 #: Traces of one function after which it warns that it keeps retracing.
 MANY_TRACES = 5
 
-CALL = define("Call", lambda *xs, body, **_: [spec_of(t) for t in body.outputs])
+#: One thread traces at a time. One lock for all functions: locks of their own could wait for each other in a circle.
+TRACING = threading.RLock()
 
 
-class _Static(NamedTuple):
-    """A leaf that is part of the signature by value: Python numbers, strings, None, anything hashable."""
+def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
+    return [t.spec for t in body.outputs]
 
-    value: Any
+
+CALL = define("Call", _call_infer)
 
 
 class Traced(NamedTuple):
@@ -38,6 +45,11 @@ class Traced(NamedTuple):
 
     body: FuncGraph
     structure: Any
+
+    def rebuild(self, values: Iterable[Any]) -> Any:
+        """What a call returns, from the values (or tensors) of the body's outputs."""
+        rest = iter(values)
+        return nest.map_structure(lambda leaf: _rebuilt(leaf, rest), self.structure)
 
 
 class Function:
@@ -47,99 +59,177 @@ class Function:
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
         self.name = name or getattr(python_function, "__name__", "function")
+        self._signature = _signature(python_function)
         self._traces: dict[Any, Traced] = {}
-        self._signatures: list[list[tuple[str, Any]]] = []
-        self._warned = False
+        self._history: list[dict[str, str]] = []
         self._assigns = False
+        self._bound: dict[int, tuple[weakref.ref[Any], Function]] = {}
+
+    def __repr__(self) -> str:
+        return f"<distgrad.function {self.name!r}>"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        return self if instance is None else functools.partial(self, instance)
+        return self if instance is None else _Method(self._for(instance), instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._canonical(args, kwargs)
         graph = current_graph()
         if graph is not None:
             return self._call_in(graph, args, kwargs)
-        leaves, key = self._signature(args, kwargs)
-        traced = self._traces.get(key)
-        if traced is None:
-            traced = self._traces[key] = self.trace(args, kwargs, None)
-            self._watch(args, kwargs)
-        arrays = [_value(leaf) for leaf in leaves if not isinstance(leaf, _Static)]
-        values = iter(runtime.current().call(traced.body, arrays))
-        return nest.map_structure(lambda leaf: _rebuilt(leaf, values), traced.structure)
+        arrays = [np.asarray(self._check_value(x, args, kwargs)) for x in nest.flatten((args, kwargs)) if is_array(x)]
+        traced = self._traced(args, kwargs)
+        return traced.rebuild(runtime.current().call(traced.body, arrays))
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
         """The graph that a call with such arguments runs; prints one op per line."""
-        return self.trace(args, kwargs, None).body
+        return self._traced(*self._canonical(args, kwargs)).body
+
+    # -- outside any graph ---------------------------------------------------------------------------------------
+
+    def _traced(self, args: Any, kwargs: Any) -> Traced:
+        key = self._key(args, kwargs)
+        traced = self._traces.get(key)
+        if traced is not None:
+            return traced
+        with TRACING:
+            traced = self._traces.get(key)
+            if traced is None:
+                traced = self._traces[key] = self.trace(args, kwargs, None)
+                self._watch(args, kwargs)
+        return traced
+
+    def _check_value(self, x: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(x, Tensor):
+            name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
+            raise TypeError(
+                f"{self.name}: the argument {name} is {x!r}, but no graph is being built, so it has no value. Call the "
+                f"function inside `with graph:` or in another @distgrad.function, or pass an array."
+            )
+        return x
+
+    def _key(self, args: Any, kwargs: Any) -> Any:
+        """What tells signatures apart: the structure, the types of arrays, the values of everything else."""
+        key = _structure((args, kwargs))
+        try:
+            hash(key)
+        except TypeError:
+            name, bad = next((name, x) for name, x in self._named(args, kwargs) if not is_array(x) and not _hashable(x))
+            raise TypeError(
+                f"{self.name}: the argument {name} is {bad!r}, which is neither an array nor hashable, so calls with it "
+                f"cannot be told apart. Pass arrays, numbers, strings or nestings of them."
+            ) from None
+        return key
+
+    def _watch(self, args: Any, kwargs: Any) -> None:
+        """Warn once when calls keep making new traces, and say which argument is to blame."""
+        history = self._history
+        history.append({name: _describe(x) for name, x in self._named(args, kwargs)})
+        if len(history) != MANY_TRACES:
+            return
+        seen = {name: list(dict.fromkeys(call.get(name, "absent") for call in history)) for name in history[-1]}
+        changed = [f"argument {name} was {', then '.join(values[:3])}" for name, values in seen.items() if len(values) > 1]
+        warnings.warn(
+            f"{self.name} was traced {len(history)} times: {'; '.join(changed) or 'its argument structure changed'}. "
+            f"Each new shape, dtype or Python value is a new trace: pass numbers that vary as NumPy arrays, and pad shapes.",
+            stacklevel=4,
+        )
 
     # -- tracing -------------------------------------------------------------------------------------------------
 
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
         body = FuncGraph(self.name, outer)
-        names = [name for name, _ in _arguments(args, kwargs)]
+        names = iter([name for name, _ in self._named(args, kwargs)])
         with body:
-            fresh = iter(names)
-            args, kwargs = nest.map_structure(lambda leaf: _parameter(body, leaf, next(fresh)), (args, kwargs))
-            result = self.python_function(*args, **kwargs)
-            structure = nest.map_structure(_result_leaf, result)
-        for leaf in nest.flatten(structure):
-            if isinstance(leaf, IndexedSlices):
-                body.outputs += [leaf.values, leaf.indices]
-            elif leaf is not None:
-                body.outputs.append(leaf)
-        return Traced(body, structure)
+            args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
+            structure = _results(self.name, self.python_function(*args, **kwargs))
+        return finish(body, structure)
 
     def _call_in(self, graph: Graph, args: Any, kwargs: Any) -> Any:
+        if not self._assigns:
+            try:
+                traced = self._traced_in(graph, args, kwargs)
+            except NotPure:
+                self._assigns = True
         if self._assigns:
-            return self.python_function(*args, **kwargs)
-        try:
+            args, kwargs = nest.map_structure(lambda x: convert(x) if is_array(x) else x, (args, kwargs))
+            return _results(self.name, self.python_function(*args, **kwargs))
+        tensors = [convert(x) for x in nest.flatten((args, kwargs)) if is_array(x)]
+        return traced.rebuild(call(traced.body, tensors, name=op_name(self.name)))
+
+    def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
+        """A body that captured something is traced anew for each call, because what it captured may be another thing by
+        then: a variable is assigned, a loop rebinds a name. A body without captures is a value, the same for every call."""
+        key = (self, _structure((args, kwargs)))
+        if not _hashable(key):
+            return self.trace(args, kwargs, graph)
+        known = memo(graph, "calls")
+        traced = known.get(key)
+        if traced is None:
             traced = self.trace(args, kwargs, graph)
-        except NotPure:
-            self._assigns = True
-            return self.python_function(*args, **kwargs)
-        tensors = [convert(x) for x in nest.flatten((args, kwargs)) if not isinstance(_leaf(x), _Static)]
-        values = iter(call(traced.body, tensors, CALL, name=self.name))
-        return nest.map_structure(lambda leaf: _rebuilt(leaf, values), traced.structure)
+            if not traced.body.captures:
+                known[key] = traced
+        return traced  # type: ignore[no-any-return]
 
-    def _signature(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
-        leaves = [_leaf(x) for x in nest.flatten((args, kwargs))]
-        shape = repr(nest.map_structure(lambda _: 0, (args, kwargs)))
-        parts = [leaf if isinstance(leaf, _Static) else spec_of(leaf) for leaf in leaves]
-        key = (shape, *[(type(p.value), p) if isinstance(p, _Static) else p for p in parts])
+    # -- arguments -----------------------------------------------------------------------------------------------
+
+    def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The same call with every argument that can be positional positional: f(x, 1) and f(x, n=1) are one signature."""
+        if self._signature is None or not kwargs:
+            return args, kwargs
         try:
-            hash(key)
-        except TypeError:
-            bad = next(p.value for p in parts if isinstance(p, _Static) and not _hashable(p.value))
-            raise TypeError(
-                f"{self.name}: the argument {bad!r} is neither an array nor hashable, so calls with it cannot be told apart. "
-                f"Pass arrays, numbers, strings or nestings of them."
-            ) from None
-        return leaves, key
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise TypeError(f"{self.name}: {e}") from None
+        return bound.args, bound.kwargs
 
-    def _watch(self, args: Any, kwargs: Any) -> None:
-        """Warn once when calls keep making new traces, and say which argument is to blame."""
-        self._signatures.append([(name, _describe(leaf)) for name, leaf in _arguments(args, kwargs)])
-        if len(self._signatures) < MANY_TRACES or self._warned:
-            return
-        self._warned = True
-        changed = {
-            name: list(dict.fromkeys(s[i][1] for s in self._signatures if i < len(s)))[:3]
-            for i, (name, _) in enumerate(self._signatures[-1])
-            if len({s[i][1] for s in self._signatures if i < len(s)}) > 1
-        }
-        what = "; ".join(f"argument {name} was {', then '.join(values)}" for name, values in changed.items())
-        warnings.warn(
-            f"{self.name} was traced {len(self._signatures)} times: {what or 'its argument structure changed'}. "
-            f"Each new shape, dtype or Python value is a new trace: pass numbers that vary as NumPy arrays, and pad shapes.",
-            stacklevel=3,
-        )
+    def _named(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+        """Every leaf of the arguments with how one would write it."""
+        names, rest = positional_names(self._signature)
+        names = [*names, *(f"{rest}[{i}]" for i in range(len(args) - len(names)))]
+        named = [*zip(names, args, strict=False), *((key, kwargs[key]) for key in nest.sorted_keys(kwargs))]
+        return [leaf for name, tree in named for leaf in nest.paths(tree, name)]
+
+    def _for(self, instance: Any) -> Function:
+        """This function as a method of one instance, with traces of its own; known by id, since instances need not be
+        hashable, and weakly, so that they can die."""
+        known = self._bound.get(id(instance))
+        if known is not None and known[0]() is instance:
+            return known[1]
+        try:
+            reference = weakref.ref(instance, lambda _, key=id(instance): self._bound.pop(key, None))
+        except TypeError:  # an instance with slots and no place for weak references: traced for every method object
+            return Function(functools.partial(self.python_function, instance), self.name)
+        python_function = self.python_function
+
+        @functools.wraps(python_function)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return python_function(reference(), *args, **kwargs)
+
+        method.__signature__ = _signature(functools.partial(python_function, None))  # type: ignore[attr-defined]
+        made = Function(method, self.name)
+        self._bound[id(instance)] = reference, made
+        return made
+
+
+class _Method:
+    """A function bound to an instance, which it keeps alive as a bound method does."""
+
+    def __init__(self, bound: Function, instance: Any):
+        self.__wrapped__ = bound
+        self.__self__ = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__wrapped__, name)
 
 
 def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
     """Make a Python function of arrays a graph: traced once per signature, then run by the current session.
 
-    Arrays (and NumPy scalars) become tensors; Python numbers, strings and None are part of the signature. Arguments and
-    results may be nested.
+    Arrays (and NumPy scalars) become tensors; Python numbers, strings, None, variables and any other hashable object
+    are part of the signature. Arguments and results may be nested. A method is traced once per instance.
 
     >>> import distgrad as dg
     >>> @dg.function
@@ -149,61 +239,115 @@ def function(python_function: Callable[..., Any] | None = None, *, name: str | N
     array(6.)
     """
     if python_function is None:
-        return lambda f: Function(f, name)
+        return lambda f: function(f, name=name)
     if not callable(python_function):
         raise TypeError(f"function decorates a callable, got {python_function!r}")
     return Function(python_function, name)
 
 
-def call(body: FuncGraph, arguments: Sequence[Tensor], definition: Any = CALL, name: str | None = None, **attrs: Any) -> list[Tensor]:
+def finish(body: FuncGraph, structure: Any) -> Traced:
+    """A body that gives the leaves of `structure`: tensors, sparse ones, operations to run, or None."""
+    for leaf in nest.flatten(structure):
+        if isinstance(leaf, IndexedSlices):
+            body.outputs += [leaf.values, leaf.indices]
+        elif isinstance(leaf, Operation):
+            body.effects.append(leaf)
+        elif leaf is not None:
+            body.outputs.append(leaf)
+    return Traced(body, structure)
+
+
+def call(
+    body: FuncGraph, arguments: Sequence[Any], definition: OpDef = CALL, name: str | None = None, **attrs: Any
+) -> list[Tensor]:
     """One op that stands for a body, with what the body captured appended to the arguments."""
     return make_n(definition, (*arguments, *body.captures), {"body": body, **attrs}, name)
 
 
-def _leaf(x: Any) -> Any:
-    """An array-like argument as it is, everything else as static."""
+def memo(graph: Graph, what: str) -> dict[Any, Any]:
+    """What is remembered about a graph. Kept on the graph itself so that both die together: bodies refer to the graphs
+    around them, and a weak map whose values refer to their keys never lets go."""
+    return vars(graph).setdefault(f"_{what}", {})  # type: ignore[no-any-return]
+
+
+def op_name(name: str) -> str:
+    """A Python name or expression as part of an op's name.
+
+    >>> op_name("<lambda>"), op_name("params['w'][0]")
+    ('lambda', 'params_w_0')
+    """
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "arg"
+
+
+# -- arguments and results ---------------------------------------------------------------------------------------
+
+
+def is_array(x: Any) -> bool:
+    """Whether an argument becomes a tensor; everything else is part of the signature, variables too."""
     if isinstance(x, Tensor | np.ndarray | np.generic):
-        return x
-    if isinstance(x, Variable):
-        return _Static(x)
-    return np.asarray(x) if hasattr(x, "__array__") and not isinstance(x, type) else _Static(x)
+        return True
+    return hasattr(x, "__array__") and not isinstance(x, type | Variable)
 
 
-def _value(leaf: Any) -> Any:
-    return np.asarray(leaf)
+def _structure(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return type(tree), tuple([(key, _structure(tree[key])) for key in nest.sorted_keys(tree)])
+    if isinstance(tree, list | tuple):
+        return type(tree), tuple([_structure(item) for item in tree])
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return type(tree), tuple([(f.name, _structure(getattr(tree, f.name))) for f in dataclasses.fields(tree) if f.init])
+    if is_array(tree):
+        return spec_of(tree if hasattr(tree, "dtype") else np.asarray(tree))
+    # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written.
+    return type(tree), repr(tree) if isinstance(tree, float | complex) else tree
 
 
 def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
-    leaf = _leaf(x)
-    if isinstance(leaf, _Static):
-        return leaf.value
-    valid = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "arg"
-    made = body.add("Placeholder", (), [spec_of(leaf)], name=valid).outputs[0]
+    if not is_array(x):
+        return x
+    spec = spec_of(x if hasattr(x, "dtype") else np.asarray(x))
+    if spec.dtype == object:
+        raise TypeError(f"{body.name}: the argument {name} is an array of Python objects; pass numbers")
+    made = body.add("Placeholder", (), [spec], name=op_name(name)).outputs[0]
     body.declared.append(made)
     return made
 
 
-def _arguments(args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-    named = [(f"args[{i}]", arg) for i, arg in enumerate(args)] + [(key, kwargs[key]) for key in nest.sorted_keys(kwargs)]
-    return [leaf for name, tree in named for leaf in nest.paths(tree, name)]
+def _signature(f: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(f)
+    except (TypeError, ValueError):  # some builtins say nothing about their parameters
+        return None
+
+
+def positional_names(signature: inspect.Signature | None) -> tuple[list[str], str]:
+    """The names of positional parameters, and of the one that takes the rest."""
+    parameters = [] if signature is None else list(signature.parameters.values())
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
 
 
 def _describe(x: Any) -> str:
-    leaf = _leaf(x)
-    return repr(leaf.value) if isinstance(leaf, _Static) else str(Spec(tuple(leaf.shape), leaf.dtype))
+    if not is_array(x):
+        return repr(x)
+    return str(spec_of(x if hasattr(x, "dtype") else np.asarray(x)))
 
 
-def _result_leaf(x: Any) -> Any:
-    if x is None or isinstance(x, IndexedSlices):
+def _results(name: str, result: Any) -> Any:
+    return nest.map_structure(functools.partial(_result_leaf, name), result)
+
+
+def _result_leaf(name: str, x: Any) -> Any:
+    if x is None or isinstance(x, IndexedSlices | Operation):
         return x
     try:
         return convert(x)
     except TypeError as e:
-        raise TypeError(f"a function must return tensors, None, or nestings of them: {e}") from None
+        raise TypeError(f"{name} must return tensors, operations, None, or nestings of them: {e}") from None
 
 
-def _rebuilt(leaf: Any, values: Any) -> Any:
-    if leaf is None:
+def _rebuilt(leaf: Any, values: Iterator[Any]) -> Any:
+    if leaf is None or isinstance(leaf, Operation):
         return None
     if isinstance(leaf, IndexedSlices):
         first, second = next(values), next(values)

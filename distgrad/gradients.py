@@ -1,15 +1,16 @@
 """gradients(): the backward graph of what lies between xs and ys.
 
-The contract is TensorFlow's graph mode. An op is differentiated once, after every op that reads it: its output gradients
-are summed, its rule is called, and what the rule returns is checked, un-broadcast, gated and handed to the inputs. Rules
-live beside their ops; what every rule would repeat lives here.
+The contract is TensorFlow's graph mode. An op is differentiated once, after every op that reads it: its output
+gradients are summed, its rule is called, and what the rule returns is checked, un-broadcast, gated and handed to the
+inputs. Rules live beside their ops; what every rule would repeat lives here.
 """
 
 from __future__ import annotations
 
 import enum
+import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +20,7 @@ from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices, densify
 from distgrad.ops.array import broadcast_to, concatenate, reshape
 from distgrad.ops.builder import cast, convert, make
-from distgrad.ops.control import ADD_N, identity, tuple_, zeros, zeros_like
+from distgrad.ops.control import ADD_N, identity, tuple_, zeros
 from distgrad.ops.control import ones as ones_of
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import OPS, gradient_function
@@ -90,7 +91,8 @@ def gradients(
         seeds = _grad_ys(grad_ys, ys)
         run = _Backward(graph, scope, aggregation_method, bool(gate_gradients))
         found = run.walk(ys, xs, seeds, stopped)
-    return [found[x] if x in found else zeros_like(x) if unconnected else None for x in xs]
+    with graph:
+        return [found[x] if x in found else zeros(x.shape, x.dtype) if unconnected else None for x in xs]
 
 
 class _Backward:
@@ -107,11 +109,11 @@ class _Backward:
         terms = self.terms
         for y, seed in zip(ys, seeds, strict=True):
             terms.setdefault(y, []).append(seed)
-        between, pending = _between(ys, xs)
-        leaves = _leaves(xs, between)
+        pending = _between(ys, xs)
+        leaves = _leaves(xs, pending)
         wanted = set(xs)
         found: dict[Tensor, Term] = {}
-        queue = deque(dict.fromkeys(y.op for y in ys if y.op in between and not pending[y.op]))
+        queue = deque(dict.fromkeys(y.op for y in ys if pending.get(y.op) == 0))
         while queue:
             op = queue.popleft()
             grads: list[Term | None] = []
@@ -119,11 +121,11 @@ class _Backward:
                 g = self.total(t)
                 if g is not None and t in wanted:
                     found[t] = _check_found(g, t)
-                grads.append(None if t in stopped else g)
+                grads.append(None if g is None or t in stopped or not trainable(t.dtype) else g)
             if op not in leaves and any(g is not None for g in grads):
                 self.differentiate(op, grads, xs, ys)
             for t in op.inputs:
-                if t.op in between:
+                if t.op in pending:
                     pending[t.op] -= 1
                     if not pending[t.op]:
                         queue.append(t.op)
@@ -178,14 +180,15 @@ def _backward_context(graph: Graph) -> Iterator[None]:
 # -- what lies between -------------------------------------------------------------------------------------------
 
 
-def _between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> tuple[set[Operation], dict[Operation, int]]:
-    """The ops on a path from xs to ys, and how many reads of each come from them.
+def _between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> dict[Operation, int]:
+    """The ops on a path from xs to ys, and how many reads of each come from the others.
 
-    Walks back from ys but never past the oldest x (creation order is topological), then forward over what it saw: the
-    cost is that of the part of ys' history that is younger than xs, whatever else the graph holds.
+    Walks back from ys but never past the oldest x (creation order is topological), forward over what it saw to keep
+    what xs reach, and back again over that: the cost is that of the part of ys' history that is younger than xs,
+    whatever else the graph holds. The last walk leaves out what only an integer leads to: no gradient comes back there.
     """
     sources = {x.op for x in xs}
-    oldest = min((op.id for op in sources), default=0)
+    oldest = min([op.id for op in sources], default=math.inf)
     seen = {y.op for y in ys if y.op.id >= oldest}
     stack = list(seen)
     while stack:
@@ -194,23 +197,28 @@ def _between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> tuple[set[Operation]
             if op.id >= oldest and op not in seen:
                 seen.add(op)
                 stack.append(op)
-    between: set[Operation] = set()
+    reached: set[Operation] = set()
     for op in sorted(seen, key=_by_id):
-        if op in sources or any(t.op in between and trainable(t.dtype) for t in op.inputs):
-            between.add(op)
-    pending = dict.fromkeys(between, 0)
-    for op in between:
-        for t in op.inputs:
-            if t.op in pending:
-                pending[t.op] += 1
-    return between, pending
+        if op in sources or any(t.op in reached and trainable(t.dtype) for t in op.inputs):
+            reached.add(op)
+    pending = {y.op: 0 for y in ys if y.op in reached}
+    stack = list(pending)
+    while stack:
+        for t in stack.pop().inputs:
+            op = t.op
+            if op in pending:
+                pending[op] += 1
+            elif op in reached:
+                pending[op] = 1
+                stack.append(op)
+    return pending
 
 
 def _by_id(op: Operation) -> int:
     return op.id
 
 
-def _leaves(xs: Sequence[Tensor], between: set[Operation]) -> set[Operation]:
+def _leaves(xs: Sequence[Tensor], between: Mapping[Operation, int]) -> set[Operation]:
     """Producers of an x with no other x upstream: nobody asks for gradients behind them."""
     return {x.op for x in xs if not any(t.op in between for t in x.op.inputs)}
 
@@ -238,9 +246,9 @@ def _names(tensors: Sequence[Tensor]) -> str:
     return ", ".join(repr(t.op.name) for t in tensors[:3]) + (", ..." if len(tensors) > 3 else "")
 
 
-def _check(op: Operation, made: Any) -> list[Term | None]:
+def _check(op: Operation, returned: Any) -> list[Term | None]:
     """One gradient per input, of the input's shape and dtype; un-broadcasts for ops that broadcast."""
-    made = list(made) if isinstance(made, list | tuple) else [made]
+    made: list[Any] = list(returned) if isinstance(returned, list | tuple) else [returned]
     inputs = op.inputs
     if len(made) != len(inputs):
         raise ValueError(
@@ -253,7 +261,7 @@ def _check(op: Operation, made: Any) -> list[Term | None]:
         t = inputs[i]
         if type(g) is not Tensor and not isinstance(g, IndexedSlices):
             g = made[i] = _convert_gradient(op, i, g)
-        if g.dtype is t.dtype and type(g) is Tensor and g.shape == t.shape:
+        if g.dtype is t.dtype and type(g) is Tensor and g.shape == t.shape and t.dtype.kind in "fc":
             continue
         made[i] = _fit(op, i, g, t)
     return made
@@ -275,28 +283,32 @@ def _fit(op: Operation, i: int, g: Term, t: Tensor) -> Term | None:
         return None
     if g.dtype != t.dtype:
         raise TypeError(_misfit(op, i, "dtype", t.dtype, g.dtype))
-    if isinstance(g, IndexedSlices):
-        if g.dense_shape is not None and g.dense_shape != t.shape:
-            raise ValueError(_misfit(op, i, "shape", list(t.shape), list(g.dense_shape)))
+    if isinstance(g, IndexedSlices) and g.dense_shape in (None, t.shape):
         return g
-    if g.shape != t.shape:
-        definition = OPS.get(op.type)
-        if definition is None or not definition.broadcasting or op.gradient is not None:
-            raise ValueError(_misfit(op, i, "shape", list(t.shape), list(g.shape)))
-        return sum_to(g, t.shape)
-    return g
+    if g.shape == t.shape:
+        return g
+    definition = OPS.get(op.type)
+    if definition is None or not definition.broadcasting or op.gradient is not None or not _repeats(t.shape, g.shape):
+        raise ValueError(_misfit(op, i, "shape", list(t.shape), list(g.shape)))
+    return sum_to(densify(g) if isinstance(g, IndexedSlices) else g, t.shape)
+
+
+def _repeats(shape: Shape, larger: Shape) -> bool:
+    """Whether broadcasting makes `larger` of `shape`."""
+    extra = len(larger) - len(shape)
+    return extra >= 0 and all(n in (1, m) for n, m in zip(shape, larger[extra:], strict=True))
 
 
 def _check_found(g: Term, x: Tensor) -> Term:
     if g.dtype != x.dtype:
-        raise TypeError(f"gradients: the gradient of x {x.name!r} has dtype {g.dtype}, but x has dtype {x.dtype}; cast grad_ys")
+        raise TypeError(f"gradients: x {x.name!r} has dtype {x.dtype}, but its gradient has {g.dtype}; cast grad_ys")
     return g
 
 
 def _misfit(op: Operation, i: int, what: str, expected: object, got: object) -> str:
     return (
-        f"the gradient for input {i} of op {op.name!r} (type {op.type}, at {op.source}) has {what} {got}, but the input "
-        f"{op.inputs[i].name!r} has {what} {expected}. The gradient function must return the {what} of its input."
+        f"the gradient for input {i} of op {op.name!r} (type {op.type}, at {op.source}) has {what} {got}, but the "
+        f"input {op.inputs[i].name!r} has {what} {expected}. The gradient function must return the {what} of its input."
     )
 
 
@@ -317,7 +329,8 @@ def _summing(method: Any) -> Callable[[list[Term], Tensor], Term]:
     if method in (AggregationMethod.EXPERIMENTAL_TREE, AggregationMethod.EXPERIMENTAL_ACCUMULATE_N):
         return _add_tree
     raise ValueError(
-        f"unknown aggregation_method {method!r}: use AggregationMethod.ADD_N, EXPERIMENTAL_TREE or EXPERIMENTAL_ACCUMULATE_N"
+        f"unknown aggregation_method {method!r}: "
+        f"use AggregationMethod.ADD_N, EXPERIMENTAL_TREE or EXPERIMENTAL_ACCUMULATE_N"
     )
 
 
@@ -430,42 +443,46 @@ def _grad_ys(grad_ys: Any, ys: Sequence[Tensor]) -> list[Term]:
 
 
 def _grad_y(i: int, g: Any, y: Tensor) -> Term:
+    """The first gradient of a y, where y itself is."""
     name = f"grad_ys_{i}"
+    y.graph._device = y.device
     if g is None:
         if y.dtype.kind not in "biuf" and not (trainable(y.dtype) and y.dtype.kind != "c"):
-            raise TypeError(f"gradients: y {y.name!r} has dtype {y.dtype}, so its gradient must be given in grad_ys[{i}]")
+            raise TypeError(f"gradients: y {y.name!r} has dtype {y.dtype}: its gradient must be given in grad_ys[{i}]")
         return ones_of(y.shape, y.dtype, name=name)
-    if isinstance(g, IndexedSlices):
-        return IndexedSlices(identity(g.values, name=f"{name}_values"), identity(g.indices, name=f"{name}_indices"), g.dense_shape)
-    g = _weak(g, y)
+    g = g if isinstance(g, IndexedSlices) else _weak(g, y)
     _check_grad_y(i, g, y)
+    if isinstance(g, IndexedSlices):
+        if g.dense_shape not in (None, y.shape):
+            raise ValueError(_misfit_y(i, g.shape, y))
+        values, indices = identity(g.values, name=f"{name}_values"), identity(g.indices, name=f"{name}_indices")
+        return IndexedSlices(values, indices, g.dense_shape)
     if g.shape != y.shape:
         g = _broadcast_grad_y(i, g, y)
     return identity(g, name=name)  # type: ignore[no-any-return]
 
 
 def _broadcast_grad_y(i: int, g: Tensor, y: Tensor) -> Tensor:
-    try:
-        return broadcast_to(g, y.shape)
-    except ValueError:
-        raise ValueError(
-            f"gradients: grad_ys[{i}] has shape {list(g.shape)}, which does not fit y {y.name!r} of shape {list(y.shape)}"
-        ) from None
+    if not _repeats(g.shape, y.shape):
+        raise ValueError(_misfit_y(i, g.shape, y))
+    return broadcast_to(g, y.shape)
+
+
+def _misfit_y(i: int, shape: Shape, y: Tensor) -> str:
+    return f"gradients: grad_ys[{i}] has shape {list(shape)}, which does not fit y {y.name!r} of shape {list(y.shape)}"
 
 
 def _weak(g: Any, y: Tensor) -> Tensor:
-    """A Python number takes y's dtype, as it would beside y in any op."""
-    weak = type(g) in (int, float) and trainable(y.dtype) and y.dtype.kind != "c"
-    return convert(np.asarray(g, y.dtype) if weak else g)
+    """Python numbers take y's dtype, as they would beside y in any op."""
+    kinds = (complex,) if y.dtype.kind == "c" else (int, float)
+    return convert(np.asarray(g, y.dtype) if type(g) in kinds and trainable(y.dtype) else g)
 
 
-def _check_grad_y(i: int, g: Tensor, y: Tensor) -> None:
-    numeric = "iuf"
-    if y.dtype.kind in numeric and g.dtype.kind not in numeric or y.dtype.kind == "c" and g.dtype.kind != "c":
-        raise TypeError(f"gradients: grad_ys[{i}] has dtype {g.dtype}, which does not fit y {y.name!r} of dtype {y.dtype}")
-    if y.dtype.kind not in numeric + "c" and not trainable(y.dtype):
-        raise TypeError(f"gradients: y {y.name!r} has dtype {y.dtype}, which takes no gradient; leave grad_ys[{i}] None")
-    if trainable(y.dtype) and g.dtype != y.dtype:
-        raise TypeError(f"gradients: grad_ys[{i}] has dtype {g.dtype}, but y {y.name!r} has dtype {y.dtype}; cast it")
-
-
+def _check_grad_y(i: int, g: Term, y: Tensor) -> None:
+    if trainable(y.dtype):
+        if g.dtype != y.dtype:
+            raise TypeError(f"gradients: grad_ys[{i}] has dtype {g.dtype}, but y {y.name!r} has {y.dtype}; cast it")
+    elif y.dtype.kind not in "iu":
+        raise TypeError(f"gradients: y {y.name!r} has dtype {y.dtype}, which takes no gradient: leave grad_ys[{i}] out")
+    elif g.dtype.kind not in "iuf":
+        raise TypeError(f"gradients: grad_ys[{i}] has dtype {g.dtype}, which does not fit y {y.name!r} of {y.dtype}")

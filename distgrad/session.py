@@ -18,7 +18,7 @@ from distgrad.variables import Variable
 from distgrad.workers import reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_Key = tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Operation, ...]]
+_Key = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]
 
 
 class Session:
@@ -53,7 +53,7 @@ class Session:
         if graph is None:
             return nest.map_structure(lambda _: None, fetches)
         tensors, operations = _targets(leaves, graph)
-        feeds = [(_fed(key, graph), value) for key, value in (feed_dict or {}).items()]
+        feeds = [(_fed(key, graph), value) for key, value in _items(feed_dict)]
         program = self._lowered(graph, tensors, [t for t, _ in feeds], operations)
         values = iter(self._execute(program, [_feed_value(t, value) for t, value in feeds], graph))
         return nest.map_structure(lambda leaf: _result(leaf, values), fetches)
@@ -68,10 +68,10 @@ class Session:
     def _lowered(
         self, graph: Graph, tensors: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation]
     ) -> Program:
-        key = (tuple(tensors), tuple(feeds), tuple(operations))
+        key = (_places(tensors), _places(feeds), tuple([op.id for op in operations]))
         programs = self._programs.setdefault(graph, {})
         if key not in programs:
-            programs[key] = lower(*key)
+            programs[key] = lower(tensors, feeds, operations)
         return programs[key]
 
     def _execute(self, program: Program, feeds: Sequence[Array], graph: Graph) -> list[Array]:
@@ -80,8 +80,14 @@ class Session:
         state = {key: variables[key]._value for key in program.variables}
         values, writes = reference.run(program, feeds, state)
         for key, value in writes.items():
-            variables[key]._value = np.array(value)
-        return values
+            variables[key]._set(value)
+        # A value that cannot be written is somebody else's (a constant's, a variable's): the caller gets a copy to own.
+        return [value if value.flags.writeable else value.copy() for value in values]
+
+
+def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
+    """Tensors by where they stand in their graph: a key that does not keep the graph alive."""
+    return tuple([(t.op.id, t.index) for t in tensors])
 
 
 def _graph_of(leaves: Sequence[Any], fetches: Any) -> Graph | None:
@@ -99,7 +105,7 @@ def _graph_of(leaves: Sequence[Any], fetches: Any) -> Graph | None:
 
 def _check_fetch(leaf: Any) -> None:
     if leaf is not None and not isinstance(leaf, Tensor | Operation | IndexedSlices | Variable):
-        raise TypeError(f"Session.run: {leaf!r} cannot be fetched; fetch tensors, operations, variables or nestings of them")
+        raise TypeError(f"Session.run: cannot fetch {leaf!r}; fetch tensors, operations, variables or nestings of them")
 
 
 def _targets(leaves: Sequence[Any], graph: Graph) -> tuple[list[Tensor], list[Operation]]:
@@ -137,9 +143,19 @@ def _result(leaf: Any, values: Any) -> Any:
     return next(values)
 
 
+def _items(feed_dict: Any) -> list[tuple[Any, Any]]:
+    if feed_dict is None:
+        return []
+    if not isinstance(feed_dict, Mapping):
+        raise TypeError(f"Session.run: feed_dict is a dict of tensor to value, got {feed_dict!r}")
+    return list(feed_dict.items())
+
+
 def _fed(key: Any, graph: Graph) -> Tensor:
     if not isinstance(key, Tensor):
         raise TypeError(f"Session.run: the keys of feed_dict are tensors, got {key!r}")
+    if key.op.type == "VarHandle":
+        raise ValueError(f"Session.run: {key!r} is a variable and cannot be fed: assign it, or feed a read of it")
     if key.graph is not graph:
         raise ValueError(f"Session.run: {key!r} is fed but belongs to another graph than the fetches")
     return key
@@ -149,7 +165,7 @@ def _feed_value(t: Tensor, value: Any) -> Array:
     array = np.asarray(value)
     if array.dtype != t.dtype:
         if not np.can_cast(array.dtype, t.dtype, "same_kind"):
-            raise TypeError(f"Session.run: {t.name!r} has dtype {t.dtype} and cannot be fed a value of dtype {array.dtype}")
+            raise TypeError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed a value of dtype {array.dtype}")
         array = array.astype(t.dtype)
     if array.shape != t.shape:
         raise ValueError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed {Spec(array.shape, array.dtype)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -45,6 +46,7 @@ def spec_of(x: Typed) -> Spec:
     return Spec(tuple(x.shape), x.dtype)
 
 
+@cache
 def short_dtype(dtype: DType) -> str:
     """`f32` for float32, `i64` for int64; the full name where there is no short one."""
     name = dtype.name

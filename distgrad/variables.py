@@ -1,7 +1,8 @@
 """Variables: named state that graphs read and assign.
 
 A variable holds its value; a graph refers to it by one handle tensor, reads it through ReadVariable ops and changes it
-through Assign ops. Among the ops that run, reads and assigns of one variable happen in the order in which they were built.
+through Assign ops. Among the ops that run, reads and assigns of one variable happen in the order in which they were
+built.
 """
 
 from __future__ import annotations
@@ -77,10 +78,15 @@ class Variable:
             )
         with outside():
             value = initial_value() if callable(initial_value) else initial_value
-            self._value = np.array(as_array(value, dtype))
+            self._set(as_array(value, dtype))
         self.name = "Variable" if name is None else name
         self.key = f"{self.name}#{next(_numbers)}"
         self.trainable = bool(trainable)
+
+    def _set(self, value: Any) -> None:
+        """A copy that nobody can write into: reads of it travel without further copies."""
+        self._value = np.array(value)
+        self._value.flags.writeable = False
 
     @property
     def shape(self) -> Shape:
@@ -124,7 +130,8 @@ class Variable:
         if graph is None:
             return self.numpy()  # type: ignore[no-any-return]
         if _nested(graph):
-            assert isinstance(graph, FuncGraph) and graph.outer is not None
+            assert isinstance(graph, FuncGraph)
+            assert graph.outer is not None
             with graph.outer:
                 outer = self.__tensor__()
             made = graph.admit(outer)
@@ -141,7 +148,7 @@ class Variable:
         if graph is None:
             array = as_array(value, self.dtype)
             self._check(array)
-            self._value = np.array(array)
+            self._set(array)
             return self.numpy()  # type: ignore[no-any-return]
         if _nested(graph):
             raise NotPure(f"{self!r} is assigned in the body of a call")
@@ -163,9 +170,8 @@ class Variable:
 
     def _check(self, value: Typed) -> None:
         if value.shape != self.shape or value.dtype != self.dtype:
-            raise ValueError(
-                f"{self!r} cannot be assigned a value of {Spec(tuple(value.shape), value.dtype)}: shape and dtype are fixed"
-            )
+            got = Spec(tuple(value.shape), value.dtype)
+            raise ValueError(f"{self!r} cannot be assigned a value of {got}: shape and dtype are fixed")
 
 
 def _nested(graph: Graph) -> bool:

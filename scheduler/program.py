@@ -1,7 +1,8 @@
 """Program: a graph made flat. Steps refer to values by integer id, function bodies are laid out in place.
 
 `lower` takes what is to be fetched and what is fed, and keeps only the ops that are needed. The order of steps is the
-order of creation, which is a topological order; among the reads and assigns of one variable it is what defines the result.
+order of creation, which is a topological order; among the reads and assigns of one variable it is what defines the
+result.
 """
 
 from __future__ import annotations
@@ -76,7 +77,9 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
 class _Frame:
     """One body being laid out: the ops still to come, and the ids and steps of those that are done."""
 
-    def __init__(self, ops: Iterable[Operation], ids: dict[Tensor, int], after: tuple[int, ...], call: Operation | None):
+    def __init__(
+        self, ops: Iterable[Operation], ids: dict[Tensor, int], after: tuple[int, ...], call: Operation | None
+    ):
         self.ops = iter(ops)
         self.ids = ids
         self.after = after
@@ -132,7 +135,10 @@ class _Flattener:
 
     def emit(self, op: Operation, frame: _Frame) -> None:
         if op.type == "Placeholder":
-            raise ValueError(f"placeholder {op.name!r} (at {op.source}) must be fed: give {op.outputs[0].name!r} a value in feed_dict")
+            if op.outputs[0] in frame.ids:  # fed, and waited for by somebody: there already
+                return
+            name = op.outputs[0].name
+            raise ValueError(f"placeholder {op.name!r} (at {op.source}) must be fed: put {name!r} into feed_dict")
         if op.type == "VarHandle":
             return
         attrs, inputs = op.attrs, op.inputs
@@ -144,9 +150,8 @@ class _Flattener:
             self.maker[i] = len(self.steps)
         frame.steps_of[op] = (len(self.steps),)
         ids = frame.ids
-        self.steps.append(
-            Step(op.type, tuple([ids[t] for t in inputs]), outputs, attrs, self.after(op, frame), op.source, op.name, op.device)
-        )
+        read, after = tuple([ids[t] for t in inputs]), self.after(op, frame)
+        self.steps.append(Step(op.type, read, outputs, attrs, after, op.source, op.name, op.device))
 
 
 def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapping[Tensor, int]) -> list[Operation]:
@@ -194,6 +199,9 @@ def check_program(program: Program) -> Program:
     """What every executor relies on; raises ValueError at the first thing that does not hold."""
     made = set(program.feeds)
     count = len(program.types)
+    for v in program.feeds:
+        if not 0 <= v < count:
+            raise ValueError(f"value {v} is fed but has no type: there are {count} values")
     for i, step in enumerate(program.steps):
         if step.type not in OPS:
             raise ValueError(f"step {i} ({step.name!r}) has unknown op type {step.type!r}")

@@ -72,5 +72,5 @@ def apply(definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any]) 
 def _check(step: Step, outputs: Sequence[Array], specs: Sequence[Spec]) -> None:
     got = [Spec(x.shape, x.dtype) for x in outputs]
     if got != list(specs):
-        want = ", ".join(map(str, specs))
-        raise TypeError(f"the kernel of {step.type} made ({', '.join(map(str, got))}) where its shape rule says ({want})")
+        made, want = (", ".join(map(str, types)) for types in (got, specs))
+        raise TypeError(f"the kernel of {step.type} made ({made}) where its shape rule says ({want})")

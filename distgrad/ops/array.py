@@ -1,111 +1,428 @@
-"""Shapes: reshaping, permuting, broadcasting, joining and cutting."""
+"""Arrays made of others: repeated, padded, reversed, diagonal and triangular ones; ranges and grids.
+
+What only lays elements out otherwise (reshape, transpose, concatenate, split, ...) is in `layout` and offered here too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.builder import common, make, typed
+from distgrad.ops.builder import convert, make, same, typed
+from distgrad.ops.control import identity, ones, zeros
+from distgrad.ops.index import getitem
+from distgrad.ops.layout import (
+    array_split,
+    atleast_1d,
+    atleast_2d,
+    broadcast_to,
+    concatenate,
+    expand_dims,
+    hstack,
+    moveaxis,
+    permute_dims,
+    ravel,
+    reshape,
+    split,
+    squeeze,
+    stack,
+    swapaxes,
+    transpose,
+    unstack,
+    vstack,
+)
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, as_shape, broadcast_shapes, normalize_axis, size_of, spec_of, trainable
+from distgrad.types import DType, Shape, Typed, normalize_axes, normalize_axis
 
-# -- cast (defined in builder, which promotion needs) ------------------------------------------------------------
+Pairs = tuple[tuple[Any, Any], ...]
+
+# -- repeating: broadcast along a new axis, then merge it into its neighbour -------------------------------------
 
 
-@RegisterGradient("Cast")
-def _cast_grad(op: Operation, g: Tensor) -> Any:
-    from distgrad.ops.builder import cast
+def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
+    """A put side by side with itself, reps[i] times along axis i.
 
+    >>> tile([1, 2], (2, 2))
+    array([[1, 2, 1, 2],
+           [1, 2, 1, 2]])
+    """
+    a = typed(A)
+    counts = [operator.index(n) for n in (reps if isinstance(reps, Sequence | np.ndarray) else (reps,))]
+    if any(n < 0 for n in counts):
+        raise ValueError(f"tile: reps must not be negative, got {reps!r}")
+    ndim = max(len(counts), len(a.shape))
+    counts, shape = [1] * (ndim - len(counts)) + counts, (1,) * (ndim - len(a.shape)) + a.shape
+    pairs = list(zip(counts, shape, strict=True))
+    wide = broadcast_to(reshape(a, [n for size in shape for n in (1, size)]), [n for pair in pairs for n in pair])
+    return reshape(wide, [count * size for count, size in pairs], name=name)
+
+
+def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> Tensor:
+    """Each element (or slice along an axis) several times in a row; axis None repeats the elements of the vector.
+
+    >>> repeat([1, 2], 2), repeat([1, 2], [1, 3])
+    (array([1, 1, 2, 2]), array([1, 2, 2, 2]))
+    """
+    if isinstance(repeats, Tensor):
+        raise TypeError("repeat: repeats must be Python ints: as a tensor, the result's shape would depend on data")
+    a = ravel(a) if axis is None else typed(a)
+    axis = normalize_axis(0 if axis is None else axis, len(a.shape))
+    counts = np.asarray(repeats)
+    if (counts.dtype.kind not in "iu" and counts.size) or counts.ndim > 1:
+        raise TypeError(f"repeat: repeats must be an int or a sequence of ints, got {repeats!r}")
+    if (counts < 0).any():
+        raise ValueError(f"repeat: repeats must not be negative, got {repeats!r}")
+    if counts.size != 1:
+        return _repeat_unevenly(a, counts, axis, name)
+    before, n, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
+    count = int(counts.item())
+    wide = broadcast_to(reshape(a, (*before, n, 1, *after)), (*before, n, count, *after))
+    return reshape(wide, (*before, n * count, *after), name=name)
+
+
+def _repeat_unevenly(a: Any, counts: Any, axis: int, name: str | None) -> Tensor:
+    n = a.shape[axis]
+    if counts.shape != (n,):
+        raise ValueError(f"repeat: {counts.size} repeats for axis {axis} of size {n} in shape {list(a.shape)}")
+    return _pick(a, np.repeat(np.arange(n), counts.astype(np.int64)), axis, name)
+
+
+def _pick(a: Any, indices: Any, axis: int, name: str | None = None) -> Tensor:
+    return getitem(a, (slice(None),) * axis + (indices,), name=name)
+
+
+# -- padding -----------------------------------------------------------------------------------------------------
+
+
+def _pad_infer(x: Typed, *, pad_width: Pairs, value: Any) -> tuple[Shape, DType]:
+    return tuple([before + n + after for n, (before, after) in zip(x.shape, pad_width, strict=True)]), x.dtype
+
+
+_pad = define("Pad", _pad_infer)
+
+
+def pad(
+    array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0, name: str | None = None
+) -> Tensor:
+    """The array made larger at the ends of its axes.
+
+    Args:
+        array: what is padded.
+        pad_width: an int, (before, after), ((before, after), ...) per axis, or a dict of axis to one of the first two.
+        mode: 'constant', 'edge' (the last element again), 'reflect' or 'symmetric' (mirrored without, with the last
+            element), or 'wrap' (from the other end).
+        constant_values: for 'constant', a number or, as for pad_width, numbers per end and axis.
+        name: of the op.
+
+    >>> pad([1, 2, 3], (1, 2)), pad([1, 2, 3], 2, "reflect")
+    (array([0, 1, 2, 3, 0, 0]), array([3, 2, 1, 2, 3, 2, 1]))
+    """
+    a = typed(array)
+    widths = _pad_widths(pad_width, len(a.shape))
+    if mode == "constant":
+        return _pad_constant(a, widths, constant_values, name)
+    if mode not in ("edge", "reflect", "symmetric", "wrap"):
+        raise ValueError(f"pad: mode {mode!r} is not one of 'constant', 'edge', 'reflect', 'symmetric', 'wrap'")
+    for axis, width in enumerate(widths):
+        if width == (0, 0):
+            continue
+        if a.shape[axis] == 0:
+            raise ValueError(f"pad: axis {axis} of shape {list(a.shape)} is empty: mode {mode!r} has nothing to copy")
+        a = _pick(a, np.pad(np.arange(a.shape[axis]), width, mode=mode), axis)  # type: ignore[call-overload]
+    return identity(a, name=name)  # type: ignore[no-any-return]
+
+
+def _pad_constant(a: Any, widths: Pairs, values: Any, name: str | None) -> Tensor:
+    """One op where one number is put everywhere; else one per end, the later axes outermost as in NumPy."""
+    numbers = _pairs(np.asarray(values).astype(a.dtype), len(a.shape), "constant_values")
+    if len({*[n for pair in numbers for n in pair]}) <= 1:
+        value = numbers[0][0] if numbers else 0
+        return make(_pad, (a,), {"pad_width": widths, "value": value}, name)
+    for axis, (before, after) in enumerate(widths):
+        for width, value in zip(((before, 0), (0, after)), numbers[axis], strict=True):
+            only = tuple(width if i == axis else (0, 0) for i in range(len(widths)))
+            a = make(_pad, (a,), {"pad_width": only, "value": value})
+    return identity(a, name=name)  # type: ignore[no-any-return]
+
+
+def _pad_widths(pad_width: Any, ndim: int) -> Pairs:
+    if isinstance(pad_width, Mapping):
+        by_axis = {normalize_axis(axis, ndim): width for axis, width in pad_width.items()}
+        pad_width = [_pairs(np.asarray(by_axis.get(i, 0)), 1, "pad_width")[0] for i in range(ndim)]
+    widths = np.asarray(pad_width)
+    if widths.dtype.kind not in "iu" and widths.size:
+        raise TypeError(f"pad: pad_width must be made of ints, got {pad_width!r}")
+    if (widths < 0).any():
+        raise ValueError(f"pad: pad_width must not be negative, got {pad_width!r}; slice to make an array smaller")
+    return _pairs(widths, ndim, "pad_width")
+
+
+def _pairs(values: Any, ndim: int, what: str) -> Pairs:
+    try:
+        return tuple((before, after) for before, after in np.broadcast_to(values, (ndim, 2)).tolist())
+    except ValueError:
+        raise ValueError(
+            f"pad: {what} of shape {list(values.shape)} does not fit {ndim} axes; "
+            f"give one number, (before, after), or one such pair per axis"
+        ) from None
+
+
+@RegisterGradient("Pad")
+def _pad_grad(op: Operation, g: Tensor) -> Any:
     (x,) = op.inputs
-    return cast(g, x.dtype) if trainable(x.dtype) else None
+    starts = [before for before, _ in op.attrs["pad_width"]]
+    return getitem(g, tuple(slice(start, start + n) for start, n in zip(starts, x.shape, strict=True)))
 
 
-# -- reshape -----------------------------------------------------------------------------------------------------
+# -- reversing and rolling ---------------------------------------------------------------------------------------
 
-_reshape = define("Reshape", lambda x, *, shape: (shape, x.dtype))
+_reverse = define("Reverse", same)
+_roll = define("Roll", same)
 
 
-def reshape(a: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The same elements, in order, in another shape; one size may be -1.
+def flip(m: Any, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
+    """The order of the elements reversed along these axes, or along all.
 
-    >>> import numpy as np
-    >>> reshape(np.arange(6), (2, -1)).shape
-    (2, 3)
+    >>> flip([1, 2, 3])
+    array([3, 2, 1])
+    """
+    m = typed(m)
+    return make(_reverse, (m,), {"axis": normalize_axes(axis, len(m.shape))}, name)
+
+
+@RegisterGradient("Reverse")
+def _reverse_grad(op: Operation, g: Tensor) -> Any:
+    return flip(g, op.attrs["axis"])
+
+
+def flipud(m: Any, name: str | None = None) -> Tensor:
+    """The rows in reverse order.
+
+    >>> flipud([[1, 2], [3, 4]])
+    array([[3, 4],
+           [1, 2]])
+    """
+    return flip(m, 0, name=name)
+
+
+def fliplr(m: Any, name: str | None = None) -> Tensor:
+    """The columns in reverse order.
+
+    >>> fliplr([[1, 2], [3, 4]])
+    array([[2, 1],
+           [4, 3]])
+    """
+    return flip(m, 1, name=name)
+
+
+def roll(
+    a: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, name: str | None = None
+) -> Tensor:
+    """Elements moved along axes, those that fall off coming in again at the other end; axis None rolls the vector.
+
+    >>> roll([1, 2, 3, 4], 1)
+    array([4, 1, 2, 3])
     """
     a = typed(a)
-    return make(_reshape, (a,), {"shape": _full_shape(as_shape(shape), a)}, name)
+    if axis is None:
+        return reshape(roll(ravel(a), shift, 0), a.shape, name=name)
+    shifts, axes = np.broadcast_arrays(np.asarray(shift), np.asarray(axis))
+    if shifts.ndim > 1 or (shifts.dtype.kind not in "iu" and shifts.size):
+        raise TypeError(f"roll: shift {shift!r} and axis {axis!r} must be ints or sequences of as many ints")
+    attrs = {
+        "shift": tuple(shifts.ravel().tolist()),
+        "axis": tuple([normalize_axis(i, len(a.shape)) for i in axes.ravel().tolist()]),
+    }
+    return make(_roll, (a,), attrs, name)
 
 
-def _full_shape(shape: Shape, a: Typed) -> Shape:
-    known = size_of(n for n in shape if n != -1)
-    if shape.count(-1) == 1 and known > 0 and size_of(a.shape) % known == 0:
-        return tuple(size_of(a.shape) // known if n == -1 else n for n in shape)
-    if shape.count(-1) or known != size_of(a.shape) or any(n < 0 for n in shape):
-        raise ValueError(f"cannot reshape a tensor of shape {list(a.shape)} into {list(shape)}")
-    return shape
+@RegisterGradient("Roll")
+def _roll_grad(op: Operation, g: Tensor) -> Any:
+    return roll(g, [-n for n in op.attrs["shift"]], op.attrs["axis"])
 
 
-@RegisterGradient("Reshape")
-def _reshape_grad(op: Operation, g: Tensor) -> Any:
-    return reshape(g, op.inputs[0].shape)
+# -- diagonals and triangles -------------------------------------------------------------------------------------
 
 
-# -- broadcast_to ------------------------------------------------------------------------------------------------
-
-_broadcast_to = define("BroadcastTo", lambda x, *, shape: (shape, x.dtype), broadcasting=True)
-
-
-def broadcast_to(array: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The array repeated along new and unit axes until it has this shape."""
-    array, shape = typed(array), as_shape(shape)
-    if broadcast_shapes(array.shape, shape) != shape:
-        raise ValueError(f"a tensor of shape {list(array.shape)} cannot be broadcast to {list(shape)}")
-    return make(_broadcast_to, (array,), {"shape": shape}, name)
+def _diagonal_size(shape: Shape, offset: int) -> int:
+    rows, columns = shape
+    return max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
 
 
-@RegisterGradient("BroadcastTo")
-def _broadcast_to_grad(op: Operation, g: Tensor) -> Any:
-    return g  # the engine sums it to the input's shape
+_matrix_diag = define("MatrixDiag", lambda x, *, shape, offset: ((*x.shape[:-1], *shape), x.dtype))
+_diag_part = define(
+    "MatrixDiagPart", lambda x, *, offset: ((*x.shape[:-2], _diagonal_size(x.shape[-2:], offset)), x.dtype)
+)
 
 
-# -- joining -----------------------------------------------------------------------------------------------------
+def diag(v: Any, k: int = 0, name: str | None = None) -> Tensor:
+    """The matrix with the vector v on its k-th diagonal, or the k-th diagonal of the matrix v.
+
+    >>> diag([1, 2])
+    array([[1, 0],
+           [0, 2]])
+    """
+    v, k = typed(v), operator.index(k)
+    if len(v.shape) == 1:
+        n = v.shape[0] + abs(k)
+        return make(_matrix_diag, (v,), {"shape": (n, n), "offset": k}, name)
+    if len(v.shape) == 2:
+        return diagonal(v, k, name=name)
+    raise ValueError(f"diag: v must be a vector or a matrix, got shape {list(v.shape)}; use diagonal for batches")
 
 
-def _concat_infer(*xs: Typed, axis: int) -> tuple[Shape, DType]:
-    first = xs[0]
-    for x in xs:
-        if x.shape[:axis] + x.shape[axis + 1 :] != first.shape[:axis] + first.shape[axis + 1 :]:
-            raise ValueError(f"concatenate: {spec_of(first)} and {spec_of(x)} differ off axis {axis}")
-    total = sum(x.shape[axis] for x in xs)
-    return (*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype
+def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Tensor:
+    """A diagonal of the matrices that two axes hold, as the last axis of the result.
+
+    >>> diagonal([[1, 2], [3, 4]])
+    array([1, 4])
+    """
+    a = typed(a)
+    ndim = len(a.shape)
+    if ndim < 2:
+        raise ValueError(f"diagonal: a must have at least 2 axes, got shape {list(a.shape)}")
+    axes = normalize_axis(axis1, ndim), normalize_axis(axis2, ndim)
+    if axes[0] == axes[1]:
+        raise ValueError(f"diagonal: axis1 and axis2 must differ, both are {axes[0]}")
+    if axes != (ndim - 2, ndim - 1):
+        a = moveaxis(a, axes, (-2, -1))
+    return make(_diag_part, (a,), {"offset": operator.index(offset)}, name)
 
 
-_concat = define("Concat", _concat_infer)
+@RegisterGradient("MatrixDiag")
+def _matrix_diag_grad(op: Operation, g: Tensor) -> Any:
+    return diagonal(g, op.attrs["offset"], -2, -1)
 
 
-def concatenate(arrays: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
-    """The arrays one after another along an existing axis."""
-    xs = common(*arrays)
-    return make(_concat, xs, {"axis": normalize_axis(axis, len(xs[0].shape))}, name)
+@RegisterGradient("MatrixDiagPart")
+def _matrix_diag_part_grad(op: Operation, g: Tensor) -> Any:
+    return make(_matrix_diag, (g,), {"shape": op.inputs[0].shape[-2:], "offset": op.attrs["offset"]})
 
 
-def _stack_infer(*xs: Typed, axis: int) -> tuple[Shape, DType]:
-    first = xs[0]
-    for x in xs:
-        if x.shape != first.shape:
-            raise ValueError(f"stack: all shapes must be equal, got {list(first.shape)} and {list(x.shape)}")
-    return (*first.shape[:axis], len(xs), *first.shape[axis:]), first.dtype
+def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Tensor:
+    """The sum of a diagonal.
+
+    >>> float(trace(np.array([[1.0, 2.0], [3.0, 4.0]])))
+    5.0
+    """
+    from distgrad.ops.reduce import sum as reduce_sum  # reductions build on this module
+
+    return reduce_sum(diagonal(a, offset, axis1, axis2), axis=-1, name=name)
 
 
-_stack = define("Stack", _stack_infer)
+_tril = define("Tril", same)
+_triu = define("Triu", same)
 
 
-def stack(arrays: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
-    """The arrays side by side along a new axis."""
-    xs = common(*arrays)
-    return make(_stack, xs, {"axis": normalize_axis(axis, len(xs[0].shape) + 1)}, name)
+def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:
+    """The last two axes with zeros above the k-th diagonal.
+
+    >>> tril([[1, 2], [3, 4]])
+    array([[1, 0],
+           [3, 4]])
+    """
+    return make(_tril, (_matrix(m, "tril"),), {"k": operator.index(k)}, name)
 
 
+def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
+    """The last two axes with zeros below the k-th diagonal.
 
-__all__ = ["broadcast_to", "concatenate", "reshape", "stack"]
+    >>> triu([[1, 2], [3, 4]])
+    array([[1, 2],
+           [0, 4]])
+    """
+    return make(_triu, (_matrix(m, "triu"),), {"k": operator.index(k)}, name)
+
+
+def _matrix(m: Any, what: str) -> Any:
+    m = typed(m)
+    if not m.shape:
+        raise ValueError(f"{what}: m must have at least 1 axis, got a 0-d array")
+    return broadcast_to(m, m.shape * 2) if len(m.shape) == 1 else m
+
+
+@RegisterGradient("Tril")
+def _tril_grad(op: Operation, g: Tensor) -> Any:
+    return tril(g, op.attrs["k"])
+
+
+@RegisterGradient("Triu")
+def _triu_grad(op: Operation, g: Tensor) -> Any:
+    return triu(g, op.attrs["k"])
+
+
+# -- ranges and grids --------------------------------------------------------------------------------------------
+
+
+def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, name: str | None = None) -> Tensor:
+    """The numbers from start (0 if only one is given) up to, not with, stop.
+
+    >>> arange(3), arange(1, 2, 0.5)
+    (array([0, 1, 2]), array([1. , 1.5]))
+    """
+    _static("arange", start=start, stop=stop, step=step)
+    return convert(np.arange(start, stop, step, dtype=dtype), name=name)
+
+
+def linspace(
+    start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, name: str | None = None
+) -> Tensor:
+    """So many numbers at equal distances from start to stop.
+
+    >>> linspace(0, 1, 3)
+    array([0. , 0.5, 1. ])
+    """
+    _static("linspace", start=start, stop=stop, num=num)
+    return convert(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), name=name)
+
+
+def _static(what: str, **numbers: Any) -> None:
+    for name, value in numbers.items():
+        if isinstance(value, Tensor):
+            raise TypeError(f"{what}: {name} must be a Python number: as a tensor, the result would depend on data")
+
+
+def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, name: str | None = None) -> Tensor:
+    """An N by M matrix with ones on its k-th diagonal and zeros elsewhere.
+
+    >>> eye(2)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    _static("eye", N=N, M=M, k=k)
+    shape, k = (operator.index(N), operator.index(N if M is None else M)), operator.index(k)
+    size = _diagonal_size(shape, k)
+    if not size:
+        return zeros(shape, dtype, name=name)
+    return make(_matrix_diag, (ones(size, dtype),), {"shape": shape, "offset": k}, name)
+
+
+def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Tensor, ...]:
+    """The coordinates of a grid from the coordinates along its axes, with axis order 'xy' or 'ij'.
+
+    >>> [x.shape for x in meshgrid([1, 2, 3], [4, 5])]
+    [(2, 3), (2, 3)]
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+    vectors = [ravel(x) for x in xi]
+    axes = list(range(len(vectors)))
+    if indexing == "xy" and len(vectors) > 1:
+        axes[:2] = 1, 0
+    grids = [expand_dims(x, [i for i in axes if i != axis]) for x, axis in zip(vectors, axes, strict=True)]
+    if sparse:
+        return tuple(grids)
+    shape = np.broadcast_shapes(*[x.shape for x in grids])
+    return tuple([broadcast_to(x, shape) for x in grids])
+
+
+__all__ = [
+    "arange", "array_split", "atleast_1d", "atleast_2d", "broadcast_to", "concatenate", "diag", "diagonal",
+    "expand_dims", "eye", "flip", "fliplr", "flipud", "hstack", "linspace", "meshgrid", "moveaxis", "pad",
+    "permute_dims", "ravel", "repeat", "reshape", "roll", "split", "squeeze", "stack", "swapaxes", "tile", "trace",
+    "transpose", "tril", "triu", "unstack", "vstack",
+]  # fmt: skip

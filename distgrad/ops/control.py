@@ -1,4 +1,5 @@
-"""Ops that move values and order work without computing: placeholders, identities, gates, sums of gradients, constants."""
+"""Ops that move values and order work without computing: placeholders, constants, identities, gates, sums of gradients.
+"""
 
 from __future__ import annotations
 
@@ -248,7 +249,20 @@ def control_dependencies(dependencies: Iterable[Any] | None) -> Any:
     return nullcontext() if graph is None else graph.control_dependencies(dependencies)
 
 
+def name_scope(name: str | None) -> Any:
+    """Prefix the names of the ops built inside, as `Graph.name_scope`. Outside any graph there are no names."""
+    graph = current_graph()
+    return nullcontext(name) if graph is None else graph.name_scope(name)
+
+
+def device(name: str | None) -> Any:
+    """Place the ops built inside, as `Graph.device`. Outside any graph ops run where they are."""
+    graph = current_graph()
+    return nullcontext() if graph is None else graph.device(name)
+
+
 __all__ = [
-    "add_n", "constant", "control_dependencies", "full", "group", "identity", "identity_n", "no_op", "ones", "ones_like",
-    "placeholder", "prevent_gradient", "rank", "shape", "size", "stop_gradient", "zeros", "zeros_like",
+    "add_n", "constant", "control_dependencies", "device", "full", "group", "identity", "identity_n", "name_scope",
+    "no_op", "ones", "ones_like", "placeholder", "prevent_gradient", "rank", "shape", "size", "stop_gradient", "zeros",
+    "zeros_like",
 ]  # fmt: skip

@@ -1,3 +1,270 @@
-"""(being written)"""
+"""Indexing: NumPy's `x[...]`, gathering and scattering.
 
-__all__: list[str] = []
+`x[...]` is one op, StridedSlice or (where there are index arrays) AdvancedIndex; its gradient is the op that puts
+values at the same places of zeros, and the two are each other's gradients. `gather` along axis 0 has a sparse gradient.
+Their attribute `index` is a key made plain, as `key` describes it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import Operation, Tensor
+from distgrad.indexed_slices import SEGMENT_SUM, IndexedSlices
+from distgrad.ops.builder import cast, common, make, typed
+from distgrad.ops.key import Key, checked, indexed_shape, known, parse
+from distgrad.ops.layout import broadcast_to, expand_dims, moveaxis, ravel, reshape, unstack
+from distgrad.ops.math import clip, equal, remainder, where
+from distgrad.registry import RegisterGradient, define
+from distgrad.types import INT, DType, Shape, Typed, as_shape, normalize_axis, size_of
+
+# -- the ops -----------------------------------------------------------------------------------------------------
+
+
+def _index_infer(x: Typed, *arrays: Typed, index: tuple[Any, ...]) -> tuple[Shape, DType]:
+    return indexed_shape(index, arrays), x.dtype
+
+
+def _scatter_infer(values: Typed, *arrays: Typed, index: tuple[Any, ...], shape: Shape) -> tuple[Shape, DType]:
+    places = indexed_shape(index, arrays)
+    if values.shape != places:
+        raise ValueError(f"scatter: values of shape {list(values.shape)} do not fit a key of shape {list(places)}")
+    return shape, values.dtype
+
+
+_slice = define("StridedSlice", _index_infer)
+_slice_grad = define("StridedSliceGrad", _scatter_infer)
+_index = define("AdvancedIndex", _index_infer)
+_index_grad = define("AdvancedIndexGrad", _scatter_infer)
+
+
+def getitem(x: Any, key: Any, name: str | None = None) -> Tensor:
+    """x[key], by NumPy's rules: ints, slices, `...`, None, integer arrays and tensors, boolean masks that are arrays.
+
+    A mask that is a tensor is refused: the shape of the result would depend on data.
+
+    >>> getitem(np.arange(6).reshape(2, 3), (slice(None), [0, -1]))
+    array([[0, 2],
+           [3, 5]])
+    """
+    x = typed(x)
+    return _take(x, parse(key, x.shape), name)
+
+
+def scatter(values: Any, key: Any, shape: Any, name: str | None = None) -> Tensor:
+    """Zeros of this shape with values added at [key]: equal places add up. The reverse of `getitem`.
+
+    >>> scatter([1, 2, 3], ([0, 2, 0],), 4)
+    array([4, 0, 2, 0])
+    """
+    shape = as_shape(shape)
+    plain, values = parse(key, shape), typed(values)
+    wanted = indexed_shape(plain.entries, plain.arrays)
+    if values.shape != wanted:
+        values = broadcast_to(values, wanted)
+    return _put(values, plain, shape, name)
+
+
+def _take(x: Any, key: Key, name: str | None = None) -> Tensor:
+    return make(_index if key.arrays else _slice, (x, *key.arrays), {"index": key.entries}, name)
+
+
+def _put(values: Any, key: Key, shape: Shape, name: str | None = None) -> Tensor:
+    attrs = {"index": key.entries, "shape": shape}
+    return make(_index_grad if key.arrays else _slice_grad, (values, *key.arrays), attrs, name)
+
+
+def _key_of(op: Operation) -> Key:
+    return Key(op.attrs["index"], op.inputs[1:])
+
+
+@RegisterGradient("StridedSlice")
+@RegisterGradient("AdvancedIndex")
+def _take_grad(op: Operation, g: Tensor) -> Any:
+    return _put(g, _key_of(op), op.inputs[0].shape), *[None] * (len(op.inputs) - 1)
+
+
+@RegisterGradient("StridedSliceGrad")
+@RegisterGradient("AdvancedIndexGrad")
+def _put_grad(op: Operation, g: Tensor) -> Any:
+    return _take(g, _key_of(op)), *[None] * (len(op.inputs) - 1)
+
+
+# -- gather ------------------------------------------------------------------------------------------------------
+
+
+def _integers(indices: Any, what: str) -> Any:
+    if isinstance(indices, list | tuple) and len(indices) == 0:
+        return np.zeros(0, INT)
+    indices = typed(indices)
+    if indices.dtype.kind not in "iu":
+        raise TypeError(f"{what}: indices must be integers, got dtype {indices.dtype}")
+    return indices
+
+
+def _gather_infer(params: Typed, indices: Typed, *, axis: int) -> tuple[Shape, DType]:
+    return (*params.shape[:axis], *indices.shape, *params.shape[axis + 1 :]), params.dtype
+
+
+_gather = define("Gather", _gather_infer)
+
+
+def gather(params: Any, indices: Any, axis: int = 0, name: str | None = None) -> Tensor:
+    """The slices of params at these indices along an axis. Along axis 0 its gradient is an `IndexedSlices`.
+
+    >>> gather(np.array([[1.0, 2.0], [3.0, 4.0]]), [1, 1, 0])
+    array([[3., 4.],
+           [3., 4.],
+           [1., 2.]])
+    """
+    params, indices = typed(params), _integers(indices, "gather")
+    if not params.shape:
+        raise ValueError("gather: params is 0-d and has no axis to gather along")
+    axis = normalize_axis(axis, len(params.shape))
+    return make(_gather, (params, checked(indices, params.shape[axis], axis)), {"axis": axis}, name)
+
+
+@RegisterGradient("Gather")
+def _gather_grad(op: Operation, g: Tensor) -> Any:
+    params, indices = op.inputs
+    axis, shape = op.attrs["axis"], params.shape
+    k = len(indices.shape)
+    rest = shape[:axis] + shape[axis + 1 :]
+    rows = reshape(moveaxis(g, range(axis, axis + k), range(k)) if axis else g, (size_of(indices.shape), *rest))
+    flat = ravel(_not_negative(indices, shape[axis]))
+    if axis == 0:
+        return IndexedSlices(rows, flat, shape), None
+    return moveaxis(unsorted_segment_sum(rows, flat, shape[axis]), 0, axis), None
+
+
+def _not_negative(indices: Tensor, n: int) -> Tensor:
+    """Each row by one name, so that sparse gradients can be merged by index; indices known now are so already."""
+    if known(indices) is not None or indices.dtype.kind == "u":
+        return indices
+    wide = indices if n <= np.iinfo(indices.dtype).max else cast(indices, INT)
+    return where(wide < 0, wide + n, wide)
+
+
+def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise", name: str | None = None) -> Tensor:
+    """The elements of a at these indices along an axis, or of the vector of all elements. Its gradient is dense.
+
+    With mode 'wrap' indices count round and round, with 'clip' those out of range stand for the first or last.
+
+    >>> take([10, 20, 30], [[0, -1]])
+    array([[10, 30]])
+    """
+    a = ravel(a) if axis is None else typed(a)
+    indices = _integers(indices, "take")
+    axis = normalize_axis(0 if axis is None else axis, len(a.shape))
+    if mode == "wrap":
+        indices = remainder(indices, a.shape[axis])
+    elif mode == "clip":
+        indices = clip(indices, 0, a.shape[axis] - 1)
+    elif mode != "raise":
+        raise ValueError(f"take: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+    return getitem(a, (slice(None),) * axis + (indices,), name=name)
+
+
+def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
+    """For each place off the axis, the elements at its own indices; arr and indices broadcast off the axis.
+
+    >>> take_along_axis([[10, 30, 20]], [[1, 2]])
+    array([[30, 20]])
+    """
+    arr, indices = typed(arr) if axis is not None else ravel(arr), _integers(indices, "take_along_axis")
+    ndim = len(arr.shape)
+    axis = normalize_axis(0 if axis is None else axis, ndim)
+    if len(indices.shape) != ndim:
+        raise ValueError(
+            f"take_along_axis: indices of shape {list(indices.shape)} must have as many axes as arr, "
+            f"which has shape {list(arr.shape)}"
+        )
+    places = [np.arange(n).reshape(-1, *[1] * (ndim - i - 1)) for i, n in enumerate(arr.shape)]
+    return getitem(arr, tuple(indices if i == axis else place for i, place in enumerate(places)), name=name)
+
+
+def gather_nd(params: Any, indices: Any, name: str | None = None) -> Tensor:
+    """The elements or slices of params at the points that the last axis of indices holds.
+
+    >>> gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]])
+    array([2, 3])
+    """
+    return getitem(params, tuple(_points(indices, "gather_nd")), name=name)
+
+
+def _points(indices: Any, what: str) -> list[Tensor]:
+    indices = _integers(indices, what)
+    if not indices.shape:
+        raise ValueError(f"{what}: indices must have at least 1 axis, whose entries are the coordinates of a point")
+    value = known(indices)
+    return unstack(indices, axis=-1) if value is None else [*np.moveaxis(value, -1, 0)]
+
+
+# -- scatter -----------------------------------------------------------------------------------------------------
+
+
+def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
+    """Zeros of this shape with updates added at the points that the last axis of indices holds.
+
+    >>> scatter_nd([[0], [2], [0]], [1.0, 2.0, 3.0], 3)
+    array([4., 0., 2.])
+    """
+    return scatter(updates, tuple(_points(indices, "scatter_nd")), shape, name=name)
+
+
+def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None = None) -> Tensor:
+    """The sums of the rows of data that have the same id, added in their order.
+
+    >>> unsorted_segment_sum([1.0, 2.0, 3.0], [1, 0, 1], 3)
+    array([2., 4., 0.])
+    """
+    ids, n = _integers(segment_ids, "unsorted_segment_sum"), operator.index(num_segments)
+    return make(SEGMENT_SUM, (typed(data), checked(ids, n, 0)), {"num_segments": n}, name)
+
+
+@RegisterGradient("UnsortedSegmentSum")
+def _unsorted_segment_sum_grad(op: Operation, g: Tensor) -> Any:
+    return gather(g, op.inputs[1]), None
+
+
+_scatter_add = define("ScatterAdd", lambda x, indices, updates: (x.shape, x.dtype))
+
+
+def scatter_add(x: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
+    """x with updates added to its rows at these indices, in their order; x itself stays as it is.
+
+    >>> scatter_add(np.zeros(3), [0, 2, 0], [1.0, 2.0, 3.0])
+    array([4., 0., 2.])
+    """
+    (x, updates), indices = common(x, updates), _integers(indices, "scatter_add")
+    if not x.shape:
+        raise ValueError("scatter_add: x is 0-d and has no rows")
+    wanted = indices.shape + x.shape[1:]
+    if updates.shape != wanted:
+        updates = broadcast_to(updates, wanted)
+    return make(_scatter_add, (x, checked(indices, x.shape[0], 0), updates), name=name)
+
+
+@RegisterGradient("ScatterAdd")
+def _scatter_add_grad(op: Operation, g: Tensor) -> Any:
+    return g, None, gather(g, op.inputs[1])
+
+
+def one_hot(indices: Any, depth: int, dtype: Any = float, name: str | None = None) -> Tensor:
+    """Along a new last axis of size depth, 1 at the index and 0 elsewhere; an index out of range gives zeros alone.
+
+    >>> one_hot([1, -1], 3)
+    array([[0., 1., 0.],
+           [0., 0., 0.]])
+    """
+    indices = _integers(indices, "one_hot")
+    return cast(equal(expand_dims(indices, -1), np.arange(operator.index(depth))), dtype, name=name)
+
+
+__all__ = [
+    "gather", "gather_nd", "getitem", "one_hot", "scatter", "scatter_add", "scatter_nd", "take", "take_along_axis",
+    "unsorted_segment_sum",
+]  # fmt: skip

@@ -1,67 +1,197 @@
-"""NumPy's operators and methods on Tensor, Variable and IndexedSlices. Importing this module hangs them on the classes."""
+"""NumPy's operators, attributes and methods on Tensor, Variable and IndexedSlices, hung on the classes when imported.
+
+Most are the builders themselves: `Tensor.__mul__` is `multiply`. The rest are methods with an argument list of their
+own, properties, and what a tensor refuses because it has no value while the graph is built, or never changes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from distgrad import numpy_api
 from distgrad.graph import Tensor
 from distgrad.indexed_slices import IndexedSlices
-from distgrad.ops import math
+from distgrad.ops import array, control, index, math, matmul, reduce
+from distgrad.ops.builder import cast, typed
+from distgrad.types import Shape
+
+Method = Callable[..., Any]
+
+# -- operators ---------------------------------------------------------------------------------------------------
+
+BINARY: dict[str, Method] = {
+    "add": math.add, "sub": math.subtract, "mul": math.multiply, "truediv": math.divide, "floordiv": math.floor_divide,
+    "mod": math.remainder, "divmod": numpy_api.divmod, "pow": math.power, "matmul": matmul.matmul,
+    "and": math.bitwise_and, "or": math.bitwise_or, "xor": math.bitwise_xor,
+}  # fmt: skip
+COMPARISONS: dict[str, Method] = {
+    "lt": math.less, "le": math.less_equal, "gt": math.greater, "ge": math.greater_equal, "eq": math.equal,
+    "ne": math.not_equal,
+}  # fmt: skip
+UNARY: dict[str, Method] = {
+    "neg": math.negative, "pos": math.positive, "abs": math.abs, "invert": math.invert, "round": math.round,
+}  # fmt: skip
 
 
-def _reflected(f: Callable[..., Any]) -> Callable[..., Any]:
+def _reflected(f: Method) -> Method:
     def reflected(x: Any, y: Any) -> Any:
         return f(y, x)
 
     return reflected
 
 
-BINARY: dict[str, Callable[..., Any]] = {
-    "add": math.add, "sub": math.subtract, "mul": math.multiply, "truediv": math.divide, "floordiv": math.floor_divide,
-    "mod": math.remainder, "pow": math.power, "and": math.logical_and, "or": math.logical_or, "xor": math.logical_xor,
+def _len(self: Any) -> int:
+    dims: Shape = self.shape
+    if not dims:
+        raise TypeError("len() of a 0-d tensor")
+    return dims[0]
+
+
+def _iter(self: Any) -> Iterator[Any]:
+    if not self.shape:
+        raise TypeError("iteration over a 0-d tensor")
+    return iter(array.unstack(self))
+
+
+# -- methods with an argument list of their own ------------------------------------------------------------------
+
+
+def _unpacked(given: tuple[Any, ...]) -> Any:
+    """`reshape(2, 3)` and `reshape((2, 3))` mean the same."""
+    return given[0] if len(given) == 1 else given
+
+
+def _reshape(self: Any, *shape: Any, order: str = "C") -> Any:
+    return array.reshape(self, _unpacked(shape), order)
+
+
+def _transpose(self: Any, *axes: Any) -> Any:
+    return array.transpose(self, _unpacked(axes) if axes else None)
+
+
+def _ravel(self: Any, order: str = "C") -> Any:
+    return array.reshape(self, -1, order)
+
+
+def _astype(self: Any, dtype: Any) -> Any:
+    return cast(self, dtype)
+
+
+def _copy(self: Any) -> Any:
+    return control.identity(typed(self))
+
+
+METHODS: dict[str, Method] = {
+    "all": reduce.all, "any": reduce.any, "argmax": reduce.argmax, "argmin": reduce.argmin, "argsort": reduce.argsort,
+    "astype": _astype, "clip": math.clip, "conj": math.conj, "conjugate": math.conj, "copy": _copy,
+    "cumprod": reduce.cumprod, "cumsum": reduce.cumsum, "diagonal": array.diagonal, "dot": matmul.dot,
+    "flatten": _ravel, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod, "ravel": _ravel,
+    "repeat": array.repeat, "reshape": _reshape, "round": math.round, "squeeze": array.squeeze, "std": reduce.std,
+    "sum": reduce.sum, "swapaxes": array.swapaxes, "take": index.take, "trace": array.trace, "transpose": _transpose,
+    "var": reduce.var,
 }  # fmt: skip
-COMPARISONS: dict[str, Callable[..., Any]] = {
-    "lt": math.less, "le": math.less_equal, "gt": math.greater, "ge": math.greater_equal, "eq": math.equal,
-    "ne": math.not_equal,
+
+# -- properties --------------------------------------------------------------------------------------------------
+
+
+def _itemsize(self: Any) -> int:
+    return int(self.dtype.itemsize)
+
+
+def _nbytes(self: Any) -> int:
+    return numpy_api.size(self) * _itemsize(self)
+
+
+PROPERTIES: dict[str, Method] = {
+    "T": array.transpose, "mT": numpy_api.matrix_transpose, "real": math.real, "imag": math.imag,
+    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes,
 }  # fmt: skip
-UNARY: dict[str, Callable[..., Any]] = {"neg": math.negative, "abs": math.abs, "invert": math.logical_not}
+
+# -- what is refused ---------------------------------------------------------------------------------------------
+
+#: What asks for the value, which a variable outside any graph has and a tensor never.
+VALUES = ("item", "tolist", "__float__", "__int__", "__index__", "__complex__")
+#: What writes into an array, and what gives a new tensor instead.
+WRITES = {
+    "sort": "distgrad.sort(x) gives a sorted one",
+    "partition": "distgrad.sort(x) gives a sorted one",
+    "fill": "distgrad.full(x.shape, value) gives a filled one",
+    "put": "distgrad.scatter_add(x, indices, updates) or where(condition, x, y) gives a new one",
+    "resize": "x.reshape(shape) gives one of another shape",
+    "__setitem__": "distgrad.scatter_add(x, indices, updates) adds to rows, where(condition, x, y) replaces by value",
+}
 
 
-def install(cls: type) -> None:
-    """Hang the operators on a class whose instances `convert` understands."""
-    for name, f in BINARY.items():
-        setattr(cls, f"__{name}__", f)
-        setattr(cls, f"__r{name}__", _reflected(f))
-    for name, f in (*COMPARISONS.items(), *UNARY.items()):
-        if f"__{name}__" not in cls.__dict__:
-            setattr(cls, f"__{name}__", f)
-
-
-def _bool(self: Tensor) -> bool:
-    raise TypeError(
-        f"{self!r} has no truth value while the graph is built. Use distgrad.where(condition, x, y) to choose by value, "
-        f"or `is None` to test for a missing tensor."
+def _no_value(self: Any) -> TypeError:
+    return TypeError(
+        f"{self!r} has no value while the graph is built: run it with a session, return it from the function, "
+        f"or keep to operators and functions, which record ops (methods of arrays, as in array.dot(tensor), do not)"
     )
 
 
-def _array(self: Tensor, *_: Any, **__: Any) -> Any:
-    raise TypeError(f"{self!r} has no value while the graph is built: run it with a session, or return it from the function")
+def _value(name: str) -> Method:
+    def method(self: Any, *args: Any) -> Any:
+        x = typed(self)
+        if isinstance(x, Tensor):
+            raise _no_value(self)
+        return getattr(x, name)(*args)
+
+    return method
 
 
-def _iter(self: Tensor) -> Iterator[Tensor]:
-    return iter([self[i] for i in range(len(self))])
+def _write(name: str, remedy: str) -> Method:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        what = "x[...] = y" if name == "__setitem__" else f".{name}()"
+        raise TypeError(f"{what} would write into {self!r}, and tensors do not change: {remedy}")
+
+    return method
 
 
-def _len(self: Tensor) -> int:
-    if not self.shape:
-        raise TypeError("len() of a 0-d tensor")
-    return self.shape[0]
+def _bool(self: Any) -> bool:
+    x = typed(self)
+    if isinstance(x, Tensor):
+        raise TypeError(
+            f"{self!r} has no truth value while the graph is built. Use distgrad.where(condition, x, y) to choose by "
+            f"value, or `is None` to test for a missing tensor."
+        )
+    return bool(x)
+
+
+def _contains(self: Any, item: Any) -> bool:
+    raise TypeError(f"whether {self!r} contains something is not known while the graph is built: (x == item).any() is")
+
+
+def _array(self: Any, *_: Any, **__: Any) -> Any:
+    raise _no_value(self)
+
+
+# -- hanging them up ---------------------------------------------------------------------------------------------
+
+
+def _special() -> dict[str, Method]:
+    """Every method of double underscores, by name."""
+    table = {f"__{name}__": f for name, f in (BINARY | COMPARISONS | UNARY).items()}
+    table |= {f"__r{name}__": _reflected(f) for name, f in BINARY.items()}
+    table |= {"__getitem__": index.getitem, "__len__": _len, "__iter__": _iter, "__contains__": _contains}
+    table |= {"__bool__": _bool, "__array_ufunc__": numpy_api.array_ufunc}
+    return table | {"__array_function__": numpy_api.array_function}
+
+
+def _refused() -> dict[str, Method]:
+    return {name: _value(name) for name in VALUES} | {name: _write(name, remedy) for name, remedy in WRITES.items()}
+
+
+_TABLE: dict[str, Any] = _special() | METHODS | _refused() | {name: property(f) for name, f in PROPERTIES.items()}
+
+
+def install(cls: type) -> None:
+    """Hang all of it on a class whose instances `convert` understands; what the class has itself, it keeps."""
+    for name, f in _TABLE.items():
+        if name not in cls.__dict__:
+            setattr(cls, name, f)
 
 
 install(Tensor)
 install(IndexedSlices)
-Tensor.__bool__ = _bool  # type: ignore[attr-defined]
 Tensor.__array__ = _array  # type: ignore[attr-defined]
-Tensor.__iter__ = _iter  # type: ignore[method-assign]
-Tensor.__len__ = _len  # type: ignore[method-assign]

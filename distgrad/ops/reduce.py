@@ -1,33 +1,86 @@
-"""Reductions along axes, and running sums."""
+"""Reductions along axes, with NumPy's signatures; and, from `scan` and `sort`, running sums and sorting.
+
+The ops hold the reduced axes as a sorted tuple of non-negative ints.
+"""
 
 from __future__ import annotations
 
+import builtins
+import math
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.array import broadcast_to, reshape
-from distgrad.ops.builder import make, typed
-from distgrad.registry import RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, normalize_axes, reduced_shape
+from distgrad.ops.array import broadcast_to, reshape, transpose
+from distgrad.ops.builder import as_dtype, make, promote, typed
+from distgrad.ops.index import getitem
+from distgrad.ops.math import conj, divide, equal, exp, isclose, isnan, real, sqrt, square, subtract, where
+from distgrad.ops.scan import accumulated, cumprod, cumsum, flat, linear_scan, others
+from distgrad.ops.sort import argsort, sort, top_k
+from distgrad.registry import OpDef, RegisterGradient, define, no_gradient
+from distgrad.types import BOOL, FLOAT, INT, DType, Shape, Typed, normalize_axes, normalize_axis, reduced_shape, size_of
+
+
+def _reduce(d: OpDef, a: Any, axis: Any, keepdims: bool, name: str | None) -> Tensor:
+    return make(d, (a,), {"axis": normalize_axes(axis, len(a.shape)), "keepdims": bool(keepdims)}, name)
 
 
 def _reduce_infer(x: Typed, *, axis: tuple[int, ...], keepdims: bool) -> tuple[Shape, DType]:
     return reduced_shape(x.shape, axis, keepdims), x.dtype
 
 
-_sum = define("Sum", _reduce_infer)
+def _nonempty(what: str, infer: Callable[..., tuple[Shape, DType]]) -> Callable[..., tuple[Shape, DType]]:
+    """The shape rule of a reduction that has no value for an empty axis."""
+
+    def check(x: Typed, *, axis: Any, keepdims: bool) -> tuple[Shape, DType]:
+        axes = normalize_axes(axis, len(x.shape))
+        if not _count(x, axes):
+            raise ValueError(
+                f"{what}: a tensor of shape {list(x.shape)} has no elements along axis {axes}, and {what} of nothing "
+                f"has no value: zero-size array to a reduction which has no identity"
+            )
+        return infer(x, axis=axis, keepdims=keepdims)
+
+    return check
 
 
-def sum(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The sum along axes."""
+def _count(x: Typed, axes: tuple[int, ...]) -> int:
+    return size_of(x.shape[i] for i in axes)
+
+
+def _floating(a: Any, dtype: Any = None) -> Any:
+    """An operand of mean or variance: in the given dtype, or integers and booleans as float64."""
     a = typed(a)
-    return make(_sum, (a,), {"axis": normalize_axes(axis, len(a.shape)), "keepdims": bool(keepdims)}, name)
+    if dtype is not None:
+        return as_dtype(a, np.dtype(dtype))
+    return as_dtype(a, FLOAT) if a.dtype.kind in "biu" else a
+
+
+def _kept(op: Operation, reduced: Tensor) -> Tensor:
+    """The output of a reduction, or its gradient, with the reduced axes as axes of length one."""
+    return reshape(reduced, reduced_shape(op.inputs[0].shape, op.attrs["axis"], True))
 
 
 def _spread(op: Operation, g: Tensor) -> Tensor:
     """A reduced gradient laid out along the axes that were reduced."""
-    (x,) = op.inputs
-    return broadcast_to(reshape(g, reduced_shape(x.shape, op.attrs["axis"], True)), x.shape)
+    return broadcast_to(_kept(op, g), op.inputs[0].shape)
+
+
+# -- sum, mean, variance -----------------------------------------------------------------------------------------
+
+_sum = define("Sum", _reduce_infer)
+_mean = define("Mean", _reduce_infer)
+
+
+def sum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The sum along axes; small integers and booleans are summed as 64-bit integers.
+
+    >>> sum(np.array([[1.0, 2.0], [3.0, 4.0]]), axis=0)
+    array([4., 6.])
+    """
+    return _reduce(_sum, accumulated(a, dtype), axis, keepdims, name)
 
 
 @RegisterGradient("Sum")
@@ -35,4 +88,240 @@ def _sum_grad(op: Operation, g: Tensor) -> Any:
     return _spread(op, g)
 
 
-__all__ = ["sum"]
+def mean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The mean along axes; of integers in float64.
+
+    >>> mean(np.array([1, 2, 4]))
+    array(2.33333333)
+    """
+    return _reduce(_mean, _floating(a, dtype), axis, keepdims, name)
+
+
+@RegisterGradient("Mean")
+def _mean_grad(op: Operation, g: Tensor) -> Any:
+    return _spread(op, g / _count(op.inputs[0], op.attrs["axis"]))
+
+
+def var(
+    a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The variance along axes: the mean of |a - mean|**2, with `ddof` taken off the count.
+
+    >>> var(np.array([1.0, 2.0, 3.0]), ddof=1)
+    array(1.)
+    """
+    a = _floating(a, dtype)
+    axes = normalize_axes(axis, len(a.shape))
+    off = subtract(a, mean(a, axes, keepdims=True))
+    squares = real(off * conj(off)) if a.dtype.kind == "c" else square(off)
+    return divide(sum(squares, axes, keepdims=keepdims), builtins.max(_count(a, axes) - ddof, 0), name=name)
+
+
+def std(
+    a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The standard deviation along axes, the square root of `var`.
+
+    >>> std(np.array([1.0, 3.0]))
+    array(1.)
+    """
+    return sqrt(var(a, axis, dtype, ddof, keepdims), name=name)
+
+
+# -- the largest and the smallest --------------------------------------------------------------------------------
+
+_max = define("Max", _nonempty("max", _reduce_infer))
+_min = define("Min", _nonempty("min", _reduce_infer))
+
+
+def max(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The largest element along axes; equal ones share the gradient.
+
+    >>> max(np.array([[1, 5], [7, 3]]), axis=1)
+    array([5, 7])
+    """
+    return _reduce(_max, typed(a), axis, keepdims, name)
+
+
+def min(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The smallest element along axes; equal ones share the gradient.
+
+    >>> min(np.array([[1, 5], [7, 3]]), axis=1)
+    array([1, 3])
+    """
+    return _reduce(_min, typed(a), axis, keepdims, name)
+
+
+@RegisterGradient("Max")
+@RegisterGradient("Min")
+def _extreme_grad(op: Operation, g: Tensor) -> Any:
+    chosen = as_dtype(equal(op.inputs[0], _kept(op, op.outputs[0])), g.dtype)
+    return chosen * (_kept(op, g) / sum(chosen, op.attrs["axis"], keepdims=True))
+
+
+def ptp(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The largest minus the smallest element along axes.
+
+    >>> ptp(np.array([1.0, 7.0, 3.0]))
+    array(6.)
+    """
+    a = typed(a)
+    return subtract(max(a, axis, keepdims), min(a, axis, keepdims), name=name)
+
+
+def _position_infer(x: Typed, *, axis: int, keepdims: bool) -> tuple[Shape, DType]:
+    return reduced_shape(x.shape, (axis,), keepdims), INT
+
+
+_argmax = define("ArgMax", _nonempty("argmax", _position_infer))
+_argmin = define("ArgMin", _nonempty("argmin", _position_infer))
+
+
+def argmax(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """Where the largest element along the axis is, the first of equal ones; without an axis, in the flattened tensor.
+
+    >>> argmax(np.array([1, 7, 7]))
+    array(1)
+    """
+    return _position(_argmax, typed(a), axis, keepdims, name)
+
+
+def argmin(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """Where the smallest element along the axis is, the first of equal ones; without an axis, in the flattened tensor.
+
+    >>> argmin(np.array([[4, 1], [0, 3]]), axis=1)
+    array([1, 0])
+    """
+    return _position(_argmin, typed(a), axis, keepdims, name)
+
+
+def _position(d: OpDef, a: Any, axis: int | None, keepdims: bool, name: str | None) -> Tensor:
+    if axis is not None:
+        return make(d, (a,), {"axis": normalize_axis(axis, len(a.shape)), "keepdims": bool(keepdims)}, name)
+    found = make(d, (flat(a),), {"axis": 0, "keepdims": False}, name)
+    return reshape(found, (1,) * len(a.shape)) if keepdims else found
+
+
+# -- truth -------------------------------------------------------------------------------------------------------
+
+_any = define("Any", _reduce_infer)
+_all = define("All", _reduce_infer)
+
+
+def any(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """Whether any element along axes is true, that is, not zero.
+
+    >>> any(np.array([[0, 2], [0, 0]]), axis=1)
+    array([ True, False])
+    """
+    return _reduce(_any, as_dtype(typed(a), BOOL), axis, keepdims, name)
+
+
+def all(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """Whether all elements along axes are true, that is, not zero.
+
+    >>> all(np.array([[1, 2], [0, 1]]), axis=1)
+    array([ True, False])
+    """
+    return _reduce(_all, as_dtype(typed(a), BOOL), axis, keepdims, name)
+
+
+for _type in ("ArgMax", "ArgMin", "Any", "All"):
+    no_gradient(_type)
+
+
+def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """How many elements along axes are not zero.
+
+    >>> count_nonzero(np.array([0.0, 2.0, 3.0]))
+    array(2)
+    """
+    return sum(as_dtype(typed(a), BOOL), axis, keepdims=keepdims, name=name)
+
+
+def allclose(
+    a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False, name: str | None = None
+) -> Tensor:
+    """Whether `isclose` holds everywhere.
+
+    >>> allclose(np.array([1.0, 2.0]), np.array([1.0, 2.0 + 1e-9]))
+    array(True)
+    """
+    return all(isclose(a, b, rtol, atol, equal_nan), name=name)
+
+
+# -- log-sum-exp -------------------------------------------------------------------------------------------------
+
+_logsumexp = define("LogSumExp", _reduce_infer)
+
+
+def logsumexp(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """log(sum(exp(a))) along axes without overflow; -inf for nothing but -inf, or nothing at all.
+
+    >>> logsumexp(np.array([1000.0, 1000.0]))
+    array(1000.69314718)
+    """
+    (a,) = promote(np.exp, a)
+    return _reduce(_logsumexp, a, axis, keepdims, name)
+
+
+@RegisterGradient("LogSumExp")
+def _logsumexp_grad(op: Operation, g: Tensor) -> Any:
+    total = _kept(op, op.outputs[0])
+    total = where(equal(total, -math.inf), 0, total)  # all are -inf: zero gradients, not NaN
+    return _kept(op, g) * conj(exp(op.inputs[0] - total))
+
+
+# -- products ----------------------------------------------------------------------------------------------------
+
+_prod = define("Prod", _reduce_infer)
+
+
+def prod(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The product along axes; small integers and booleans are multiplied as 64-bit integers.
+
+    >>> prod(np.array([2.0, 3.0, 4.0]))
+    array(24.)
+    """
+    return _reduce(_prod, accumulated(a, dtype), axis, keepdims, name)
+
+
+@RegisterGradient("Prod")
+def _prod_grad(op: Operation, g: Tensor) -> Any:
+    (x,), axes = op.inputs, op.attrs["axis"]
+    if len(axes) == 1:
+        return _kept(op, g) * conj(others(x, axes[0]))
+    order = (*(i for i in range(len(x.shape)) if i not in axes), *axes)
+    rows = transpose(x, order)
+    kept = rows.shape[: len(order) - len(axes)]
+    rest = reshape(others(reshape(rows, (*kept, _count(x, axes))), len(kept)), rows.shape)
+    return _kept(op, g) * conj(transpose(rest, tuple(order.index(i) for i in range(len(order)))))
+
+
+# -- order -------------------------------------------------------------------------------------------------------
+
+
+def median(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The middle element along an axis, or the mean of the two in the middle; NaN where there is one.
+
+    >>> median(np.array([3.0, 1.0, 2.0, 9.0]))
+    array(2.5)
+    """
+    a = _floating(a)
+    ordered = sort(a, axis)
+    place = 0 if axis is None else normalize_axis(axis, len(a.shape))
+    n = ordered.shape[place]
+    lead = (slice(None),) * place
+    middle = mean(getitem(ordered, (*lead, slice(builtins.max(n - 1, 0) // 2, n // 2 + 1))), place, keepdims=True)
+    if n:
+        last = getitem(ordered, (*lead, slice(n - 1, n)))  # NaN is sorted last
+        middle = where(isnan(last), last, middle)
+    return reshape(middle, reduced_shape(a.shape, normalize_axes(axis, len(a.shape)), keepdims), name=name)
+
+
+amax, amin = max, min
+
+__all__ = [
+    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumprod", "cumsum",
+    "linear_scan", "logsumexp", "max", "mean", "median", "min", "prod", "ptp", "sort", "std", "sum", "top_k", "var",
+]  # fmt: skip

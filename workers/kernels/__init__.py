@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from distgrad.workers.kernels import array, control, index, linalg, math, matmul, nn, random, reduce
+from distgrad.workers.kernels import array, control, conv, index, linalg, math, matmul, nn, random, reduce
 from distgrad.workers.kernels.table import KERNELS, kernel
 
-__all__ = ["KERNELS", "array", "control", "index", "kernel", "linalg", "math", "matmul", "nn", "random", "reduce"]
+__all__ = [
+    "KERNELS", "array", "control", "conv", "index", "kernel", "linalg", "math", "matmul", "nn", "random", "reduce",
+]  # fmt: skip

@@ -14,7 +14,7 @@ def const(xp: Any, *, value: Any) -> Any:
 
 @kernel("Fill")
 def fill(xp: Any, *, shape: Any, dtype: Any, value: Any) -> Any:
-    return xp.full(shape, value, dtype=dtype) if dtype.kind in "biufc" else xp.zeros(shape, dtype=dtype)
+    return xp.zeros(shape, dtype=dtype) if dtype.kind in "SU" else xp.full(shape, value, dtype=dtype)
 
 
 @kernel("Size")

@@ -1,1 +1,74 @@
-"""Kernels of distgrad/ops/linalg.py."""
+"""Kernels of distgrad/ops/linalg.py, solve.py and factor.py: LAPACK, through the namespace's linalg."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from distgrad.workers.kernels.table import kernel
+
+
+def _adjoint(xp: Any, a: Any) -> Any:
+    a = xp.matrix_transpose(a)
+    return xp.conj(a) if a.dtype.kind == "c" else a
+
+
+@kernel("MatrixInverse")
+def inv(xp: Any, a: Any) -> Any:
+    return xp.linalg.inv(a)
+
+
+@kernel("MatrixPseudoInverse")
+def pinv(xp: Any, a: Any, *, rcond: float) -> Any:
+    return xp.linalg.pinv(a, rcond)
+
+
+@kernel("MatrixSolve")
+def solve(xp: Any, a: Any, b: Any, *, adjoint: bool) -> Any:
+    return xp.linalg.solve(_adjoint(xp, a) if adjoint else a, b)
+
+
+@kernel("MatrixTriangularSolve")
+def triangular_solve(xp: Any, a: Any, b: Any, *, adjoint: bool, lower: bool, unit_diagonal: bool) -> Any:
+    import scipy.linalg  # late: few need it, and it takes a while to import
+
+    batch = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a = xp.broadcast_to(a, (*batch, *a.shape[-2:]))
+    b = xp.broadcast_to(b, (*batch, *b.shape[-2:]))
+    made = xp.empty(b.shape, dtype=b.dtype)
+    if made.size:
+        for i in itertools.product(*map(range, batch)):
+            made[i] = scipy.linalg.solve_triangular(
+                a[i], b[i], trans=2 if adjoint else 0, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
+            )
+    return made
+
+
+@kernel("MatrixDeterminant")
+def det(xp: Any, a: Any) -> Any:
+    return xp.linalg.det(a)
+
+
+@kernel("LogMatrixDeterminant")
+def slogdet(xp: Any, a: Any) -> Any:
+    return tuple(xp.linalg.slogdet(a))
+
+
+@kernel("Cholesky")
+def cholesky(xp: Any, a: Any) -> Any:
+    return xp.linalg.cholesky(a)
+
+
+@kernel("SelfAdjointEigV2")
+def eigh(xp: Any, a: Any, *, compute_v: bool) -> Any:
+    return tuple(xp.linalg.eigh(a)) if compute_v else xp.linalg.eigvalsh(a)
+
+
+@kernel("Qr")
+def qr(xp: Any, a: Any, *, full_matrices: bool) -> Any:
+    return tuple(xp.linalg.qr(a, mode="complete" if full_matrices else "reduced"))
+
+
+@kernel("Svd")
+def svd(xp: Any, a: Any, *, full_matrices: bool, compute_uv: bool) -> Any:
+    return tuple(xp.linalg.svd(a, full_matrices=full_matrices)) if compute_uv else xp.linalg.svdvals(a)

@@ -1,4 +1,4 @@
-"""Kernels of distgrad/ops/math.py."""
+"""Kernels of distgrad/ops/math.py and distgrad/ops/arithmetic.py."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ _NAMED = {
     "Maximum": "maximum", "Minimum": "minimum", "Atan2": "atan2", "Pow": "pow", "Neg": "negative", "Square": "square",
     "Reciprocal": "reciprocal", "Equal": "equal", "NotEqual": "not_equal", "Less": "less", "LessEqual": "less_equal",
     "Greater": "greater", "GreaterEqual": "greater_equal", "LogicalAnd": "logical_and", "LogicalOr": "logical_or",
-    "LogicalXor": "logical_xor", "LogicalNot": "logical_not", "IsNan": "isnan", "IsInf": "isinf", "IsFinite": "isfinite",
-    "Exp": "exp", "Exp2": "exp2", "Expm1": "expm1", "Log": "log", "Log2": "log2", "Log10": "log10", "Log1p": "log1p",
-    "Sqrt": "sqrt", "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan",
-    "Sinh": "sinh", "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh",
-    "Floor": "floor", "Ceil": "ceil", "Rint": "round", "Sign": "sign", "Abs": "abs", "Real": "real", "Imag": "imag",
+    "LogicalXor": "logical_xor", "LogicalNot": "logical_not", "IsNan": "isnan", "IsInf": "isinf",
+    "IsFinite": "isfinite", "BitwiseAnd": "bitwise_and", "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
+    "Invert": "bitwise_invert", "Exp": "exp", "Exp2": "exp2", "Expm1": "expm1", "Log": "log", "Log2": "log2",
+    "Log10": "log10", "Log1p": "log1p", "LogAddExp": "logaddexp", "Hypot": "hypot", "Sqrt": "sqrt", "Cbrt": "cbrt",
+    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
+    "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Floor": "floor",
+    "Ceil": "ceil", "Trunc": "trunc", "Rint": "round", "Sign": "sign", "Abs": "abs", "Real": "real", "Imag": "imag",
     "Conj": "conj", "Select": "where",
 }  # fmt: skip
 
@@ -34,7 +36,7 @@ for _type, _name in _NAMED.items():
 
 @kernel("Cast")
 def cast(xp: Any, x: Any, *, dtype: Any) -> Any:
-    if x.dtype.kind == "c" and dtype.kind != "c":
+    if x.dtype.kind == "c" and dtype.kind not in "cb":
         x = x.real  # as TensorFlow casts; NumPy would warn that the imaginary part is lost
     return x.astype(dtype)
 
@@ -46,15 +48,17 @@ def rsqrt(xp: Any, x: Any) -> Any:
 
 @kernel("Sigmoid")
 def sigmoid(xp: Any, x: Any) -> Any:
-    # tanh never overflows, and is exact at both ends
-    return 0.5 * xp.tanh(0.5 * x) + 0.5
+    if x.dtype.kind == "c":
+        return 0.5 * xp.tanh(0.5 * x) + 0.5
+    z = xp.exp(-xp.abs(x))  # never overflows, and keeps every digit of the small tail that tanh would lose
+    return xp.where(x < 0, z, 1) / (1 + z)
 
 
 def _special(name: str) -> Any:
     def run(xp: Any, x: Any) -> Any:
         import scipy.special  # late: half of distgrad's users never need it, and it takes a while to import
 
-        return getattr(scipy.special, name)(x)
+        return getattr(scipy.special, name)(x).astype(x.dtype)  # float16 comes back as float32
 
     return run
 

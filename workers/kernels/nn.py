@@ -1,1 +1,122 @@
 """Kernels of distgrad/ops/nn.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgrad.workers.kernels.table import kernel
+
+
+@kernel("Relu")
+def relu(xp: Any, x: Any) -> Any:
+    return xp.maximum(x, xp.zeros((), dtype=x.dtype))
+
+
+@kernel("ReluGrad")
+def relu_grad(xp: Any, g: Any, y: Any) -> Any:
+    return xp.where(y > 0, g, xp.zeros((), dtype=g.dtype))
+
+
+@kernel("LeakyRelu")
+def leaky_relu(xp: Any, x: Any, *, alpha: float) -> Any:
+    return xp.where(x > 0, x, alpha * x)
+
+
+@kernel("LeakyReluGrad")
+def leaky_relu_grad(xp: Any, g: Any, x: Any, *, alpha: float) -> Any:
+    return xp.where(x > 0, g, alpha * g)
+
+
+@kernel("Elu")
+def elu(xp: Any, x: Any, *, alpha: float) -> Any:
+    return xp.where(x > 0, x, alpha * xp.expm1(x))  # where x is large and positive, expm1's inf is not chosen
+
+
+@kernel("Softplus")
+def softplus(xp: Any, x: Any) -> Any:
+    return xp.maximum(x, xp.zeros((), dtype=x.dtype)) + xp.log1p(xp.exp(-xp.abs(x)))
+
+
+# -- softmax and its losses --------------------------------------------------------------------------------------
+
+
+def _shifted(xp: Any, x: Any, axis: int) -> Any:
+    """x minus its largest element along the axis, so that exp cannot overflow."""
+    return x - xp.max(x, axis=axis, keepdims=True) if x.size else x
+
+
+@kernel("Softmax")
+def softmax(xp: Any, x: Any, *, axis: int) -> Any:
+    y = xp.exp(_shifted(xp, x, axis))
+    y /= xp.sum(y, axis=axis, keepdims=True)
+    return y
+
+
+@kernel("SoftmaxGrad")
+def softmax_grad(xp: Any, g: Any, y: Any, *, axis: int) -> Any:
+    made = g * y
+    made -= y * xp.sum(made, axis=axis, keepdims=True)
+    return made
+
+
+@kernel("LogSoftmax")
+def log_softmax(xp: Any, x: Any, *, axis: int) -> Any:
+    shifted = _shifted(xp, x, axis)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
+
+
+@kernel("SoftmaxCrossEntropyWithLogits")
+def softmax_cross_entropy(xp: Any, logits: Any, labels: Any, *, axis: int) -> Any:
+    cost = -labels * log_softmax(xp, logits, axis=axis)
+    return xp.sum(xp.where(labels == 0, xp.zeros((), dtype=cost.dtype), cost), axis=axis)  # 0 * -inf is 0 here
+
+
+@kernel("SparseSoftmaxCrossEntropyWithLogits")
+def sparse_softmax_cross_entropy(xp: Any, logits: Any, labels: Any) -> Any:
+    shifted = _shifted(xp, logits, -1)
+    return xp.log(xp.sum(xp.exp(shifted), axis=-1)) - shifted[_at(xp, labels, logits.shape[-1])]
+
+
+@kernel("SparseSoftmaxCrossEntropyWithLogitsGrad")
+def sparse_softmax_cross_entropy_grad(xp: Any, g: Any, logits: Any, labels: Any) -> Any:
+    made = softmax(xp, logits, axis=-1)
+    made[_at(xp, labels, logits.shape[-1])] -= 1
+    made *= g[..., None]
+    return made
+
+
+def _at(xp: Any, labels: Any, classes: int) -> tuple[Any, ...]:
+    """The index of each row's label; a label that is no class is an error, not the class counted from the end."""
+    low, high = (int(xp.min(labels)), int(xp.max(labels))) if labels.size else (0, classes - 1)
+    if low < 0 or high >= classes:
+        raise ValueError(f"labels must be classes from 0 to {classes - 1}, got values from {low} to {high}")
+    rows = [xp.reshape(xp.arange(n), (n,) + (1,) * (labels.ndim - i - 1)) for i, n in enumerate(labels.shape)]
+    return (*rows, labels)
+
+
+# -- normalisation -----------------------------------------------------------------------------------------------
+
+
+def _normalised(xp: Any, x: Any, axis: Any, eps: float) -> tuple[Any, Any]:
+    """x with mean 0 and variance 1, and the factor that its deviations were multiplied with."""
+    y = x - xp.mean(x, axis=axis, keepdims=True)
+    r = 1 / xp.sqrt(xp.mean(y * y, axis=axis, keepdims=True) + eps)
+    y *= r
+    return y, r
+
+
+@kernel("LayerNorm")
+def layer_norm(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
+    return _normalised(xp, x, axis, eps)[0] if x.size else x
+
+
+@kernel("LayerNormGrad")
+def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
+    if not x.size:
+        return g
+    y, r = _normalised(xp, x, axis, eps)
+    y *= xp.mean(g * y, axis=axis, keepdims=True)
+    made = g - xp.mean(g, axis=axis, keepdims=True)
+    made -= y
+    made *= r
+    return made

@@ -2,11 +2,99 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from distgrad.workers.kernels.table import kernel
+from distgrad.workers.kernels.table import KERNELS, kernel
+
+Axes = tuple[int, ...]
 
 
 @kernel("Sum")
-def sum(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+def sum(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     return xp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+@kernel("Prod")
+def prod(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    return xp.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
+
+
+@kernel("Mean")
+def mean(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    # not xp.mean, which warns about empty slices; float16 is added up in float32, as NumPy does
+    total = xp.sum(x, axis=axis, keepdims=keepdims, dtype=xp.float32 if x.dtype == xp.float16 else x.dtype)
+    return (total / math.prod(x.shape[i] for i in axis)).astype(x.dtype)
+
+
+def _reduction(name: str) -> Any:
+    def run(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
+        return getattr(xp, name)(x, axis=axis, keepdims=keepdims)
+
+    return run
+
+
+for _type, _name in {
+    "Max": "max", "Min": "min", "Any": "any", "All": "all", "ArgMax": "argmax", "ArgMin": "argmin",
+}.items():  # fmt: skip
+    KERNELS[_type] = _reduction(_name)
+
+
+@kernel("LogSumExp")
+def logsumexp(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
+    size = xp.real(x) if x.dtype.kind == "c" else x
+    if 0 in x.shape:
+        top = xp.zeros_like(xp.sum(size, axis=axis, keepdims=True))  # an empty maximum has no value
+    else:
+        top = xp.max(size, axis=axis, keepdims=True)
+        top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))  # inf - inf would be NaN
+    out = xp.log(xp.sum(xp.exp(x - top), axis=axis, keepdims=True)) + top
+    return out if keepdims else xp.squeeze(out, axis=axis)
+
+
+@kernel("Cumsum")
+def cumsum(xp: Any, x: Any, *, axis: int, reverse: bool) -> Any:
+    return _running(xp, xp.cumulative_sum, x, axis, reverse)
+
+
+@kernel("Cumprod")
+def cumprod(xp: Any, x: Any, *, axis: int, reverse: bool) -> Any:
+    return _running(xp, xp.cumulative_prod, x, axis, reverse)
+
+
+def _running(xp: Any, run: Any, x: Any, axis: int, reverse: bool) -> Any:
+    if not reverse:
+        return run(x, axis=axis, dtype=x.dtype)
+    return xp.flip(run(xp.flip(x, axis=axis), axis=axis, dtype=x.dtype), axis=axis)
+
+
+@kernel("LinearScan")
+def linear_scan(xp: Any, a: Any, b: Any, *, axis: int, reverse: bool) -> Any:
+    """Doubling: after the step of width w, element i holds the recurrence over its last 2 w places."""
+    a, b = xp.moveaxis(a, axis, 0), xp.moveaxis(b, axis, 0)
+    if reverse:
+        a, b = xp.flip(a, axis=0), xp.flip(b, axis=0)
+    width = 1
+    while width < b.shape[0]:
+        b = xp.concat([b[:width], b[width:] + a[width:] * b[:-width]], axis=0)
+        a = xp.concat([a[:width], a[width:] * a[:-width]], axis=0)
+        width *= 2
+    return xp.moveaxis(xp.flip(b, axis=0) if reverse else b, 0, axis)
+
+
+@kernel("Sort")
+def sort(xp: Any, x: Any, *, axis: int) -> Any:
+    return xp.sort(x, axis=axis)
+
+
+@kernel("ArgSort")
+def argsort(xp: Any, x: Any, *, axis: int) -> Any:
+    return xp.argsort(x, axis=axis, stable=True)
+
+
+@kernel("TopK")
+def top_k(xp: Any, x: Any, *, k: int) -> Any:
+    # backwards twice, so that of equal elements the first comes first
+    order = xp.argsort(xp.flip(x, axis=-1), axis=-1, stable=True)
+    indices = x.shape[-1] - 1 - xp.flip(order, axis=-1)[..., :k]
+    return xp.take_along_axis(x, indices, axis=-1), indices

@@ -1,0 +1,136 @@
+"""Time to build and to differentiate the chain `y = sin(y) * x`, beside TensorFlow and JAX, in one run.
+
+Each measurement is a process of its own (no framework sees another's garbage), and the frameworks take turns, so that a
+noisy machine is noisy for all of them. Prints microseconds per forward op, medians over rounds, and what must hold:
+building <= 1/20 and differentiating <= 1/30 of TensorFlow's time per op, 10x the ops <= 1.3x the time per op.
+
+    make bench                            # the table
+    make bench ARGS="--million"           # also a chain of 1,000,000 ops: built, differentiated, printed
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+Times = tuple[float, float]
+
+
+def measure(n: int, start: Callable[[], object], step: Callable, finish: Callable) -> Times:
+    """Seconds of n ops (two per step) and of the gradient."""
+    t0 = time.perf_counter()
+    x = start()
+    y = x
+    for _ in range(n // 2):
+        y = step(y, x)
+    t1 = time.perf_counter()
+    finish(y, x)
+    return t1 - t0, time.perf_counter() - t1
+
+
+def distgrad_times(n: int) -> Times:
+    import distgrad as dg
+
+    with dg.Graph():
+        return measure(n, lambda: dg.constant(1.0, "float32"), lambda y, x: dg.sin(y) * x, dg.gradients)
+
+
+def tensorflow_times(n: int) -> Times:
+    import tensorflow as tf
+
+    with tf.Graph().as_default():
+        return measure(n, lambda: tf.constant(1.0), lambda y, x: tf.sin(y) * x, tf.gradients)
+
+
+def jax_times(n: int) -> Times:
+    """JAX has no separate gradient of a graph: tracing f, and tracing grad(f) less that."""
+    import jax
+    import jax.numpy as jnp
+
+    def f(x: jax.Array) -> jax.Array:
+        y = x
+        for _ in range(n // 2):
+            y = jnp.sin(y) * x
+        return y
+
+    t0 = time.perf_counter()
+    jax.make_jaxpr(f)(1.0)
+    t1 = time.perf_counter()
+    jax.make_jaxpr(jax.grad(f))(1.0)
+    return t1 - t0, time.perf_counter() - t1
+
+
+def million(n: int = 1_000_000) -> None:
+    import distgrad as dg
+
+    with dg.Graph() as graph:
+        build, grad = measure(n, lambda: dg.constant(1.0, "float32"), lambda y, x: dg.sin(y) * x, dg.gradients)
+    start = time.perf_counter()
+    lines = str(graph).count("\n") + 1
+    print(f"{n:,} ops: built in {build:.1f} s, differentiated in {grad:.1f} s, printed {lines:,} lines in "
+          f"{time.perf_counter() - start:.1f} s")  # fmt: skip
+
+
+FRAMEWORKS = {"distgrad": distgrad_times, "tensorflow": tensorflow_times, "jax": jax_times}
+
+
+def run_child(framework: str, n: int) -> Times:
+    """Measure in a fresh process; microseconds per op."""
+    env = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, __file__, "--child", framework, str(n)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{framework} with {n} ops failed:\n{done.stderr}")
+    build, grad = json.loads(done.stdout.splitlines()[-1])
+    return build / n * 1e6, grad / n * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--million", action="store_true", help="also a chain of 1,000,000 ops")
+    parser.add_argument("--full", action="store_true", help="TensorFlow and JAX with 200,000 ops too (many minutes)")
+    parser.add_argument("--child", nargs=2, metavar=("FRAMEWORK", "OPS"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(FRAMEWORKS[args.child[0]](int(args.child[1]))))
+        return
+    jobs = [("distgrad", 20_000), ("distgrad", 200_000), ("tensorflow", 20_000), ("jax", 20_000)]
+    if args.full:
+        jobs += [("tensorflow", 200_000), ("jax", 200_000)]
+    seen: dict[tuple[str, int], list[Times]] = {job: [] for job in jobs}
+    for i in range(args.rounds):
+        for job in jobs:
+            print(f"round {i + 1} of {args.rounds}: {job[0]}, {job[1]:,} ops", file=sys.stderr)
+            seen[job].append(run_child(*job))
+    medians = {job: tuple(statistics.median(column) for column in zip(*rows, strict=True)) for job, rows in seen.items()}
+    report(medians)
+    if args.million:
+        million()
+
+
+def report(medians: dict[tuple[str, int], tuple[float, ...]]) -> None:
+    print(f"{'':12}{'ops':>10}{'build us/op':>14}{'gradients us/op':>18}")
+    for (framework, n), (build, grad) in medians.items():
+        print(f"{framework:12}{n:>10,}{build:>14.1f}{grad:>18.1f}")
+    small, large, peer = (medians[job] for job in (("distgrad", 20_000), ("distgrad", 200_000), ("tensorflow", 20_000)))
+    print()
+    verdict("build: TensorFlow's time / distgrad's", peer[0] / small[0], 20, True)
+    verdict("gradients: TensorFlow's time / distgrad's", peer[1] / small[1], 30, True)
+    verdict("build: us/op at 200,000 / at 20,000", large[0] / small[0], 1.3, False)
+    verdict("gradients: us/op at 200,000 / at 20,000", large[1] / small[1], 1.3, False)
+
+
+def verdict(what: str, ratio: float, bar: float, at_least: bool) -> None:
+    reached = ratio >= bar if at_least else ratio <= bar
+    print(f"{what:45}{ratio:8.2f}  {'at least' if at_least else 'at most'} {bar:<5g} {'reached' if reached else 'MISSED'}")
+
+
+if __name__ == "__main__":
+    main()

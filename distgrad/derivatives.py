@@ -1,0 +1,456 @@
+"""Derivatives of functions: grad, vjp, jvp, jacobian, hessian and the like, all made of gradients().
+
+Outside any graph what they return traces f once per signature and runs the trace; inside a graph it builds in place. f is
+differentiated as a function: what it takes from around it is constant, even where that depends on the arguments.
+Complex gradients follow `gradients`: g times the conjugate of the derivative.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad import nest
+from distgrad.function import Function, positional_names
+from distgrad.gradients import gradients
+from distgrad.graph import Tensor, current_graph
+from distgrad.ops.array import reshape, stack
+from distgrad.ops.builder import as_array, convert
+from distgrad.ops.control import identity, zeros
+from distgrad.types import Shape, Spec, size_of, spec_of, trainable
+
+#: Of how many functions jvp, vjp and hvp, which have nothing to keep their traces in, keep them.
+REMEMBERED = 128
+
+# -- scalar functions --------------------------------------------------------------------------------------------
+
+
+def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """The function that gives the gradient of a scalar function.
+
+    Args:
+        f: returns a scalar tensor; with `has_aux`, a pair of it and anything else.
+        argnums: which positional arguments to differentiate. They may be nested (dicts, lists, dataclasses); the gradient
+            has their structure. An int gives one gradient, a sequence a tuple of them.
+        has_aux: the gradient comes as a pair, with what f returned beside the scalar.
+
+    An argument that the result does not depend on has a gradient of zeros.
+
+    >>> import distgrad as dg
+    >>> grad(lambda x: dg.sum(x * x))(np.array([1.0, 2.0]))
+    array([2., 4.])
+    """
+    both = value_and_grad(f, argnums, has_aux)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        value, found = both(*args, **kwargs)
+        return (found, value[1]) if has_aux else found
+
+    return _named_after(gradient, "grad", f)
+
+
+def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """The function that gives the value of a scalar function and its gradient; see `grad`.
+
+    >>> import distgrad as dg
+    >>> value_and_grad(lambda p, x: p["w"] * x, argnums=0)({"w": 3.0}, np.array(2.0))
+    (array(6.), {'w': array(2.)})
+    """
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        args, xs = _inside(args, argnums)
+        result = f(*args, **kwargs)
+        if has_aux and (not isinstance(result, tuple) or len(result) != 2):
+            raise TypeError(f"grad: with has_aux=True {_name(f)} must return a pair (scalar, anything), got {result!r}")
+        y = _scalar("grad", f, result[0] if has_aux else result)
+        found = _pull([y], xs, None)
+        return ((y, result[1]) if has_aux else y), _select(args, argnums, found)
+
+    return _dressed(build, "value_and_grad", f, argnums)
+
+
+def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
+    """The function that gives the second derivatives of a scalar function, of shape `x.shape + x.shape`.
+
+    For a nested argument the result is nested twice: one block for each pair of its leaves.
+
+    >>> import distgrad as dg
+    >>> hessian(lambda x: dg.sum(x * x * x))(np.array([1.0, 2.0]))
+    array([[ 6.,  0.],
+           [ 0., 12.]])
+    """
+    return _named_after(jacobian(grad(f, argnums), argnums), "hessian", f)
+
+
+def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """The Hessian of a scalar function times a vector, without making the Hessian.
+
+    `primals` is the tuple of f's arguments, or its one argument; `tangents` and the result are like it.
+
+    >>> import distgrad as dg
+    >>> hvp(lambda x: dg.sum(x * x * x), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
+    array([  6., 120.])
+    """
+    many = isinstance(primals, tuple)
+    arguments, vectors = (primals, tangents) if many else ((primals,), (tangents,))
+    made = _of(_hvp, f)(*_pair("hvp", f, arguments, vectors))
+    return made if many else made[0]
+
+
+@functools.lru_cache(REMEMBERED)
+def _hvp(f: Callable[..., Any]) -> Callable[..., Any]:
+    def build(args: Any, vs: Any) -> Any:
+        args, xs = _inside(args, range(len(args)))
+        found = _pull([_scalar("hvp", f, f(*args))], xs, None)
+        return nest.unflatten(args, _pull(found, xs, vs))
+
+    return _lifted(build, "hvp", f)
+
+
+# -- functions of anything ---------------------------------------------------------------------------------------
+
+
+def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
+    """The value of f, and the function that pulls gradients of it back to its arguments.
+
+    The pullback takes gradients with the structure of the value and returns a tuple with one entry per argument. With
+    `has_aux`, f returns a pair, and the result is (value, pullback, the second of the pair).
+
+    >>> import distgrad as dg
+    >>> y, pullback = vjp(lambda x: dg.exp(x), np.zeros(2))
+    >>> pullback(np.array([1.0, 5.0]))
+    (array([1., 5.]),)
+    """
+    args = _checked("vjp", f, primals, range(len(primals)))
+    if current_graph() is None:
+        return _vjp_outside(f, args, has_aux)
+    args, xs = _inside(args, range(len(args)))
+    result = f(*args)
+    value, aux = result if has_aux else (result, None)
+    ys = nest.map_structure(convert, value)
+    graph = current_graph()
+
+    def pullback(cotangents: Any) -> Any:
+        if current_graph() is not graph:
+            raise ValueError("vjp: the pullback builds ops behind those of vjp; call it in the same graph or function")
+        return nest.unflatten(args, _pull_floats(ys, xs, _fitting(_COTANGENTS, cotangents, ys)))
+
+    return (ys, pullback, aux) if has_aux else (ys, pullback)
+
+
+_COTANGENTS = "vjp: the gradients given to the pullback"
+
+
+def _vjp_outside(f: Callable[..., Any], args: tuple[Any, ...], has_aux: bool) -> Any:
+    """Two traces: one for the value and one, made at the first pullback, for the gradients."""
+    forward, backward = _of(_vjp, f)
+    result = forward(*args)
+    value, aux = result if has_aux else (result, None)
+
+    def pullback(cotangents: Any) -> Any:
+        return backward(_fitting(_COTANGENTS, cotangents, value), args, has_aux)
+
+    return (value, pullback, aux) if has_aux else (value, pullback)
+
+
+@functools.lru_cache(REMEMBERED)
+def _vjp(f: Callable[..., Any]) -> tuple[Function, Function]:
+    def backward(cotangents: Any, args: Any, has_aux: bool) -> Any:
+        args, xs = _inside(args, range(len(args)))
+        result = f(*args)
+        return nest.unflatten(args, _pull_floats(result[0] if has_aux else result, xs, cotangents))
+
+    return Function(f, f"vjp_{_short(f)}"), Function(backward, f"pullback_{_short(f)}")
+
+
+def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+    """The value of f at `primals`, and its derivative along `tangents` (both tuples, one entry per argument of f).
+
+    Made of two reverse passes: the gradient is linear in the gradient it starts from, and its own derivative with respect
+    to that is the forward derivative. Integer results have a derivative of zeros.
+
+    >>> import distgrad as dg
+    >>> jvp(lambda x: x * x * x, (np.array([1.0, 2.0]),), (np.array([1.0, 10.0]),))
+    (array([1., 8.]), array([  3., 120.]))
+    """
+    for what, value in (("primals", primals), ("tangents", tangents)):
+        if not isinstance(value, list | tuple):
+            raise TypeError(f"jvp: {what} must be a tuple with one entry per argument of f, got {value!r}")
+    made: tuple[Any, Any] = _of(_jvp, f)(*_pair("jvp", f, tuple(primals), tuple(tangents)))
+    return made
+
+
+@functools.lru_cache(REMEMBERED)
+def _jvp(f: Callable[..., Any]) -> Callable[..., Any]:
+    def build(args: Any, vs: Any) -> Any:
+        args, xs = _inside(args, range(len(args)))
+        ys = nest.map_structure(convert, f(*args))
+        floats = [y for y in nest.flatten(ys) if trainable(y.dtype)]
+        moved = iter(_push(floats, xs, vs, [zeros(y.shape, y.dtype) for y in floats]))
+        return ys, nest.map_structure(lambda y: next(moved) if trainable(y.dtype) else zeros(y.shape, y.dtype), ys)
+
+    return _lifted(build, "jvp", f)
+
+
+def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The function that gives the derivative of every element of f's value with respect to every element of an argument.
+
+    The result has the structure of f's value, and in each place that of the argument (a tuple of them, if argnums is a
+    sequence); its arrays have shape `y.shape + x.shape`. It takes one backward pass per element of the values or, where
+    that is fewer, one forward pass per element of the arguments.
+
+    >>> import distgrad as dg
+    >>> jacobian(lambda x: x * x)(np.array([1.0, 2.0]))
+    array([[2., 0.],
+           [0., 4.]])
+    """
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        args, xs = _inside(args, argnums)
+        ys = nest.map_structure(convert, f(*args, **kwargs))
+        for name, y in nest.paths(ys, "its value"):
+            if not trainable(y.dtype):
+                raise TypeError(f"jacobian: {name} of {_name(f)} has dtype {y.dtype}; only floats and complex numbers vary")
+        blocks = iter(_jacobian(nest.flatten(ys), xs))
+        return nest.map_structure(lambda _: _select(args, argnums, next(blocks)), ys)
+
+    return _dressed(build, "jacobian", f, argnums)
+
+
+def _jacobian(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
+    rows, columns = sum(size_of(y.shape) for y in ys), sum(size_of(x.shape) for x in xs)
+    real = not any(t.dtype.kind == "c" for t in (*ys, *xs))  # forward passes give the conjugate of what backward ones do
+    return _by_columns(ys, xs) if columns < rows and real else [_by_rows(y, xs) for y in ys]
+
+
+def _by_rows(y: Tensor, xs: list[Tensor]) -> list[Tensor]:
+    rows = [_pull([y], xs, [unit]) for unit in _units(y)]
+    return [_stacked([row[i] for row in rows], (*y.shape, *x.shape), x) for i, x in enumerate(xs)]
+
+
+def _by_columns(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
+    seeds = [zeros(y.shape, y.dtype) for y in ys]
+    gs = gradients(ys, xs, seeds)
+    blocks: list[list[Tensor]] = [[] for _ in ys]
+    for x, g in zip(xs, gs, strict=True):
+        columns = [[None] * len(ys) if g is None else gradients(convert(g), seeds, [unit]) for unit in _units(x)]
+        for i, y in enumerate(ys):
+            column = [zeros(y.shape, y.dtype) if c[i] is None else convert(c[i]) for c in columns]
+            blocks[i].append(_stacked(column, (*y.shape, *x.shape), y, axis=-1))
+    return blocks
+
+
+def _units(t: Tensor) -> list[Any]:
+    """All arrays of t's shape that are one in one place and zero in all others."""
+    size = size_of(t.shape)
+    return [np.eye(1, size, i, dtype=t.dtype).reshape(t.shape) for i in range(size)]
+
+
+def _stacked(parts: list[Tensor], shape: Shape, like: Tensor, axis: int = 0) -> Tensor:
+    return reshape(stack(parts, axis), shape) if parts else zeros(shape, like.dtype)
+
+
+# -- tensors -----------------------------------------------------------------------------------------------------
+
+
+def hessians(
+    ys: Any, xs: Any, name: str = "hessians", gate_gradients: bool = False, aggregation_method: Any = None
+) -> list[Tensor]:
+    """The second derivatives of the sum of `ys`: for each x with itself, a tensor of shape `x.shape + x.shape`.
+
+    Zeros where ys are linear in x or do not depend on it.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.constant([1.0, 2.0])
+    ...     (h,) = hessians(x * x * x, x)
+    >>> dg.Session().run(h)
+    array([[ 6.,  0.],
+           [ 0., 12.]])
+    """
+    xs = list(xs) if isinstance(xs, list | tuple) else [xs]
+    options = {"gate_gradients": gate_gradients, "aggregation_method": aggregation_method}
+    found = [convert(g) for g in gradients(ys, xs, name=name, unconnected_gradients="zero", **options)]
+    made = []
+    for x, g in zip(xs, found, strict=True):
+        with g.graph:
+            rows = [gradients(g, x, [unit], name, unconnected_gradients="zero", **options)[0] for unit in _units(g)]
+            made.append(_stacked([convert(row) for row in rows], (*g.shape, *g.shape), g))
+    return made
+
+
+def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Any]:
+    """The Hessian of the sum of `ys` with respect to `xs`, times `v` (one tensor per x); None for an x without effect.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.constant([1.0, 2.0])
+    ...     (h,) = hessian_vector_product(x * x * x, x, dg.constant([1.0, 10.0]))
+    >>> dg.Session().run(h)
+    array([  6., 120.])
+    """
+    xs, v = ([*t] if isinstance(t, list | tuple) else [t] for t in (xs, v))
+    if len(xs) != len(v):
+        raise ValueError(f"hessian_vector_product: xs and v must have the same length, got {len(xs)} and {len(v)}")
+    pairs = [(g, w) for g, w in zip(gradients(ys, xs), v, strict=True) if g is not None]
+    return gradients([g for g, _ in pairs], xs, [w for _, w in pairs])
+
+
+# -- inside ------------------------------------------------------------------------------------------------------
+
+
+def _pull(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any] | None) -> list[Tensor]:
+    """The gradients of xs, dense, zeros where there is no path."""
+    return [convert(g) for g in gradients(list(ys), list(xs), seeds, unconnected_gradients="zero")]
+
+
+def _pull_floats(ys: Any, xs: Sequence[Tensor], cotangents: Any) -> list[Tensor]:
+    """As _pull, from a nested value; what is given for its integers is ignored."""
+    flat = [convert(y) for y in nest.flatten(ys)]
+    pairs = [(y, g) for y, g in zip(flat, cotangents, strict=True) if trainable(y.dtype)]
+    return _pull([y for y, _ in pairs], xs, [g for _, g in pairs])
+
+
+def _push(ys: list[Tensor], xs: list[Tensor], vs: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
+    """The derivatives of ys along vs. What `seeds` hold does not matter: the gradient is linear in them."""
+    pairs = [(convert(g), v) for g, v in zip(gradients(ys, xs, seeds), vs, strict=True) if g is not None]
+    return _pull([g for g, _ in pairs], seeds, [v for _, v in pairs])
+
+
+def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
+    """The arguments with tensors of their own in the places to differentiate, and those tensors."""
+    made = list(args)
+    for i in _listed(argnums):
+        made[i] = nest.map_structure(identity, made[i])
+    return tuple(made), [x for i in _listed(argnums) for x in nest.flatten(made[i])]
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------
+
+
+def _checked(what: str, f: Any, args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
+    """The arguments with tensors, or outside any graph arrays, in the places to differentiate.
+
+    Python numbers become arrays too: each new one would be a new trace otherwise."""
+    made = list(args)
+    for i in _listed(argnums):
+        if not isinstance(i, int) or not -len(args) <= i < len(args):
+            raise ValueError(f"{what}: argnums is {argnums!r}, but {_name(f)} has {len(args)} positional arguments here")
+        names = iter([name for name, _ in nest.paths(args[i], _argument_name(f, i % len(args)))])
+        made[i] = nest.map_structure(lambda leaf, names=names: _variable(what, f, leaf, next(names)), args[i])
+    return tuple(made)
+
+
+def _variable(what: str, f: Any, x: Any, name: str) -> Any:
+    try:
+        made = convert(x)
+    except TypeError as e:
+        raise TypeError(f"{what}: argument {name} of {_name(f)} cannot be differentiated: {e}") from None
+    if not trainable(made.dtype):
+        raise TypeError(
+            f"{what}: argument {name} of {_name(f)} has dtype {made.dtype}, and only floats and complex numbers can be "
+            f"differentiated. Pass it as a float, or leave it out with argnums."
+        )
+    return made
+
+
+def _listed(argnums: Any) -> list[int]:
+    return [argnums] if isinstance(argnums, int) else list(argnums)
+
+
+def _pair(what: str, f: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """Arguments, and the flat list of their tangents."""
+    if not isinstance(tangents, tuple) or len(tangents) != len(primals):
+        raise ValueError(f"{what}: tangents must be a tuple of {len(primals)}, one per primal, got {tangents!r}")
+    args = _checked(what, f, primals, range(len(primals)))
+    return args, _fitting(f"{what}: tangents", tangents, args)
+
+
+def _select(args: Sequence[Any], argnums: Any, found: Sequence[Tensor]) -> Any:
+    """Flat gradients in the structure of the arguments that they belong to."""
+    rest = iter(found)
+    if isinstance(argnums, int):
+        return nest.map_structure(lambda _: next(rest), args[argnums])
+    return tuple([nest.map_structure(lambda _: next(rest), args[i]) for i in argnums])
+
+
+def _scalar(what: str, f: Any, y: Any) -> Tensor:
+    remedy = "Use jacobian or vjp for other values, or sum it."
+    if isinstance(y, list | tuple | dict) or y is None:
+        raise TypeError(f"{what}: {_name(f)} must return one scalar tensor, got {y!r}. {remedy} (has_aux=True takes a pair)")
+    y = convert(y)
+    if y.shape:
+        raise ValueError(f"{what}: {_name(f)} must return a scalar, but returned {spec_of(y)}. {remedy}")
+    if not trainable(y.dtype) or y.dtype.kind == "c":
+        raise TypeError(f"{what}: {_name(f)} must return a real float, but returned {spec_of(y)}. {remedy}")
+    return y
+
+
+def _fitting(what: str, values: Any, like: Any) -> list[Tensor]:
+    """Values with the structure, shapes and dtypes of `like`; Python numbers adapt."""
+    given, wanted = list(nest.paths(values)), list(nest.paths(like))
+    if [name for name, _ in given] != [name for name, _ in wanted]:
+        raise ValueError(f"{what} have another structure: {[name for name, _ in given]} for {[name for name, _ in wanted]}")
+    return [_fit(what, value, t, name) for (name, value), (_, t) in zip(given, wanted, strict=True)]
+
+
+def _fit(what: str, value: Any, t: Tensor, name: str) -> Tensor:
+    if not trainable(t.dtype):
+        return t  # whatever is given for integers is ignored
+    made = convert(value) if hasattr(value, "dtype") else convert(as_array(value, t.dtype))
+    if spec_of(made) != spec_of(t):
+        raise ValueError(f"{what} do not fit: {name or 'it'} is {spec_of(made)} and must be {Spec(t.shape, t.dtype)}")
+    return made
+
+
+# -- outside -----------------------------------------------------------------------------------------------------
+
+
+def _lifted(build: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
+    """`build` as it is in a graph; outside, traced once per signature."""
+    traced = Function(build, f"{what}_{_short(f)}")
+    return lambda *args, **kwargs: (traced if current_graph() is None else build)(*args, **kwargs)
+
+
+def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Callable[..., Any]:
+    """What takes the arguments of f: checked, then built or run."""
+    lifted = _lifted(_named_after(build, what, f), what, f)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return lifted(*_checked(what, f, args, argnums), **kwargs)
+
+    return _named_after(run, what, f)
+
+
+def _of(make: Any, f: Any) -> Any:
+    """What `make` made of f before, where f can be remembered."""
+    try:
+        return make(f)
+    except TypeError:
+        return make.__wrapped__(f)
+
+
+def _named_after(made: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
+    functools.update_wrapper(made, f, assigned=("__module__", "__doc__"), updated=())
+    made.__name__ = made.__qualname__ = f"{what}_{_short(f)}"
+    return made
+
+
+def _short(f: Any) -> str:
+    return str(getattr(f, "__name__", type(f).__name__))
+
+
+def _name(f: Any) -> str:
+    return repr(getattr(f, "__qualname__", _short(f)))
+
+
+def _argument_name(f: Any, i: int) -> str:
+    try:
+        names, rest = positional_names(inspect.signature(f))
+    except (TypeError, ValueError):
+        names, rest = [], "args"
+    return f"{names[i]!r}" if i < len(names) else f"{rest}[{i - len(names)}]"

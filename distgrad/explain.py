@@ -1,0 +1,318 @@
+"""explain_gradient: why a gradient is None.
+
+Walks back from y as gradients() does and asks every op's rule what it gives to its inputs, but builds into a scratch graph,
+so the user's graph stays as it is. Each op is visited once; bodies of calls are looked into where they are the reason.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from distgrad.errors import Source
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor
+from distgrad.indexed_slices import IndexedSlices
+from distgrad.registry import gradient_function
+from distgrad.types import trainable
+
+#: Op types that stand for the body in their `body` attribute.
+CALLS = ("Call", "SymbolicGradient")
+
+NO_PATH = "no path"
+CONTROL = "control dependency"
+ASSIGN = "assign"
+STOP = "stop_gradient"
+NO_GRADIENT = "no_gradient"
+INTEGER = "integer dtype"
+RETURNED_NONE = "returned None"
+UNREGISTERED = "no gradient registered"
+FAILED = "gradient function failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """One place where the gradient ends: the reason, the op and the user's line that made it."""
+
+    reason: str
+    text: str
+    op: str = ""
+    type: str = ""
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Whether gradients(y, x) is a tensor, and what cut the paths that carry none."""
+
+    y: str
+    x: str
+    connected: bool
+    cuts: tuple[Cut, ...]
+    #: The ops that carry the gradient, and how many of each type they are.
+    ops: tuple[str, ...]
+    types: dict[str, int]
+
+    def __str__(self) -> str:
+        if self.connected:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in self.types.items()) or "y is x"
+            head = f"the gradient of {self.y!r} with respect to {self.x!r} flows through {len(self.ops)} ops ({kinds})"
+            tail = "; other paths are cut:" if self.cuts else "."
+        else:
+            error = any(cut.reason in (UNREGISTERED, FAILED) for cut in self.cuts)
+            head = f"the gradient of {self.y!r} with respect to {self.x!r} is {'an error' if error else 'None'}:"
+            tail = ""
+        return "\n".join([head + tail, *(f"  - {cut}" for cut in self.cuts)])
+
+
+def explain_gradient(y: Any, x: Any) -> Explanation:
+    """Say why `gradients(y, x)` is None: the ops that cut each path, with their lines. Adds nothing to the graph.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.constant(2.0, name="x")
+    ...     y = dg.stop_gradient(x * x, name="frozen")
+    >>> print(dg.explain_gradient(y, x))  # doctest: +ELLIPSIS
+    the gradient of 'frozen' with respect to 'x' is None:
+      - stop_gradient: op 'frozen' (StopGradient, at ...) lets no gradient through
+    >>> dg.explain_gradient(x * x, x).connected
+    True
+    """
+    y = y.values if isinstance(y, IndexedSlices) else y
+    if not isinstance(y, Tensor):
+        raise TypeError(f"explain_gradient: y must be a tensor, got {y!r}")
+    found = _in_graph(x, y.graph)
+    if isinstance(found, Cut):
+        return Explanation(y.op.name, _label(x), False, (found,), (), {})
+    walk = _Walk([y], found)
+    cuts = walk.cuts + _in_bodies(walk.bodies)
+    connected = found in walk.live
+    if not cuts and not connected:
+        cuts = _without_data(y, found)
+    types = dict(Counter([op.type for op in walk.carriers]).most_common())
+    names = tuple([op.name for op in walk.carriers])
+    return Explanation(y.op.name, found.op.name, connected, tuple(dict.fromkeys(cuts)), names, types)
+
+
+def _in_graph(x: Any, graph: Graph) -> Tensor | Cut:
+    """What stands for x where y is: itself, the handle of a variable, the copy of a captured tensor."""
+    variable = hasattr(x, "__handle__")
+    if not variable and not isinstance(x, Tensor | IndexedSlices):
+        return Cut(NO_PATH, f"{x!r} is no tensor: an array or number becomes a new constant wherever it is used")
+    made = graph.handles.get(x) or graph.reads.get(x) if variable else x.values if isinstance(x, IndexedSlices) else x
+    if made is None:
+        return Cut(NO_PATH, f"{_label(x)!r} is not read in the graph of y")
+    if made.graph is not graph and isinstance(graph, FuncGraph):
+        made = graph.captures.get(made, made)
+    if made.graph is not graph:
+        return Cut(NO_PATH, f"{_label(x)!r} belongs to another graph and y's function does not use it")
+    found: Tensor = made
+    return found
+
+
+def _label(x: Any) -> str:
+    return x.op.name if isinstance(x, Tensor | IndexedSlices) else str(getattr(x, "name", x))
+
+
+def _cut(reason: str, op: Operation, text: str) -> Cut:
+    return Cut(reason, text, op.name, op.type, op.source)
+
+
+def _place(op: Operation) -> str:
+    return f"op {op.name!r} ({op.type}, at {op.source})"
+
+
+# -- the walk ----------------------------------------------------------------------------------------------------
+
+
+class _Scratch(FuncGraph):
+    """Where rules build while they are asked: any tensor may be used in it, as a placeholder."""
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        return self.add("Placeholder", (), [tensor.spec]).outputs[0]
+
+
+class _Body(NamedTuple):
+    """A call that lets no gradient through to one of its inputs: the reason is in its body."""
+
+    call: Operation
+    index: int
+
+    def walk(self) -> _Walk:
+        body = self.call.attrs["body"]
+        return _Walk([t for t in body.outputs if trainable(t.dtype)], body.inputs[self.index])
+
+
+class _Walk:
+    """The ops between x and ys in one graph. `live` tensors receive a gradient, `integer` ones would if they were floats."""
+
+    def __init__(self, ys: Sequence[Tensor], x: Tensor):
+        self.x = x
+        self.live = {y for y in ys if trainable(y.dtype) or y is x}
+        self.integer = {y for y in ys if y not in self.live}
+        self.cuts: list[Cut] = []
+        self.bodies: list[_Body] = []
+        self.carriers: list[Operation] = []
+        between = _between(ys, x)
+        for op in reversed(between):
+            wanted = [(i, t) for i, t in enumerate(op.inputs) if t is x or t.op in between]
+            if not self.live.isdisjoint(op.outputs):
+                self.ask(op, wanted)
+            elif not self.integer.isdisjoint(op.outputs):
+                self.pass_integers(op, wanted)
+        self.carriers.reverse()
+        if x in self.integer:
+            self.cuts.append(_cut(INTEGER, x.op, f"x, {_place(x.op)}, is {x.dtype}; {_ONLY_FLOATS}"))
+
+    def ask(self, op: Operation, wanted: list[tuple[int, Tensor]]) -> None:
+        """Pass on what the op's rule gives to the inputs that depend on x."""
+        self.integer.update([t for _, t in wanted if not trainable(t.dtype)])
+        floats = [(i, t) for i, t in wanted if trainable(t.dtype)]
+        if not floats:
+            return
+        made = _asked(op)
+        if isinstance(made, Cut):
+            self.cuts.append(made)
+            return
+        passed = [t for i, t in floats if made[i] is not None]
+        lost = [i for i, _ in floats if made[i] is None]
+        self.live.update(passed)
+        if passed:
+            self.carriers.append(op)
+        if lost and op.gradient is None and op.type in CALLS:
+            self.bodies += [_Body(op, i) for i in lost]
+        elif lost and not (passed and callable(op.gradient)):  # custom_gradient's op gives None to some inputs by design
+            which = ", ".join(map(str, lost))
+            text = f"the gradient function of {_place(op)} returned None for input {which}"
+            self.cuts.append(_cut(RETURNED_NONE, op, text))
+
+    def pass_integers(self, op: Operation, wanted: list[tuple[int, Tensor]]) -> None:
+        """The op to blame for an integer is the one that made it of floats."""
+        if any(trainable(t.dtype) for _, t in wanted):
+            made = next(t for t in op.outputs if t in self.integer)
+            text = f"{_place(op)} makes {made.dtype} of what it reads; {_ONLY_FLOATS}"
+            self.cuts.append(_cut(INTEGER, op, text))
+        self.integer.update([t for _, t in wanted if not trainable(t.dtype)])
+
+
+_ONLY_FLOATS = "gradients flow through floats and complex numbers only"
+
+
+def _between(ys: Iterable[Tensor], x: Tensor) -> dict[Operation, None]:
+    """The ops that compute ys from x, whatever the dtypes on the way, in order."""
+    behind = [op for op in _behind([y.op for y in ys], x.op.id) if op is not x.op]
+    between: dict[Operation, None] = {}
+    for op in sorted(behind, key=lambda op: op.id):
+        if any(t is x or t.op in between for t in op.inputs):
+            between[op] = None
+    return between
+
+
+def _behind(ops: Iterable[Operation], oldest: int = 0) -> set[Operation]:
+    stack = [op for op in ops if op.id >= oldest]
+    seen = set(stack)
+    while stack:
+        for t in stack.pop().inputs:
+            if t.op.id >= oldest and t.op not in seen:
+                seen.add(t.op)
+                stack.append(t.op)
+    return seen
+
+
+def _asked(op: Operation) -> Sequence[Any] | Cut:
+    """What the rule of an op returns, or why it returns nothing."""
+    try:
+        rule = gradient_function(op)
+    except LookupError as e:
+        return _cut(UNREGISTERED, op, f"{_place(op)}: {e}")
+    if rule is None:
+        reason, text = _WITHOUT_RULE.get(op.type, (NO_GRADIENT, "is declared not differentiable with no_gradient()"))
+        return _cut(reason, op, f"{_place(op)} {text}")
+    with _Scratch("explain") as scratch:
+        gs = [scratch.admit(t) if trainable(t.dtype) else None for t in op.outputs]
+        try:
+            made = rule(op, *gs)
+        except Exception as e:
+            return _cut(FAILED, op, f"the gradient function of {_place(op)} raised {type(e).__name__}: {e}")
+    made = list(made) if isinstance(made, list | tuple) else [made]
+    if len(made) != len(op.inputs):
+        text = f"the gradient function of {_place(op)} returned {len(made)} gradients for {len(op.inputs)} inputs"
+        return _cut(FAILED, op, text)
+    return made
+
+
+_WITHOUT_RULE = {
+    "StopGradient": (STOP, "lets no gradient through"),
+    "Assign": (ASSIGN, "sets a variable, and gradients do not flow through what is stored"),
+}
+
+
+def _in_bodies(bodies: Iterable[_Body]) -> list[Cut]:
+    cuts: list[Cut] = []
+    queue = deque(bodies)
+    while queue:
+        body = queue.popleft()
+        walk = body.walk()
+        cuts += walk.cuts
+        queue += walk.bodies
+        if not walk.cuts and not walk.bodies:
+            call = body.call
+            cuts.append(_cut(NO_PATH, call, f"the function of {_place(call)} makes nothing of its input {body.index}"))
+    return cuts
+
+
+# -- where no data leads from x to y -----------------------------------------------------------------------------
+
+
+def _without_data(y: Tensor, x: Tensor) -> list[Cut]:
+    """Assigns and control dependencies that lead from x to y, or that nothing does."""
+    edges = _other_edges(y, x)
+    cuts: dict[Cut, None] = {}
+    stack, seen = [y.op], {y.op}
+    while stack:
+        op = stack.pop()
+        reason, origin = edges.get(op, (None, None))
+        if reason == ASSIGN and origin is not None:
+            cuts[_cut(ASSIGN, origin, f"{_place(origin)} sets a variable that {_place(op)} reads; {_STORED}")] = None
+        elif reason == CONTROL and origin is not None:
+            cuts[_cut(CONTROL, op, f"{_place(op)} only waits for {_place(origin)}, and reads nothing from it")] = None
+        for before in [origin] if origin is not None else [t.op for t in op.inputs]:
+            if before in edges and before not in seen:
+                seen.add(before)
+                stack.append(before)
+    return list(cuts) or [_nothing(y, x)]
+
+
+_STORED = "gradients do not flow through what is stored"
+
+
+def _other_edges(y: Tensor, x: Tensor) -> dict[Operation, tuple[str | None, Operation | None]]:
+    """The ops that depend on x in any way, with the assign or control dependency that made them where data did not."""
+    edges: dict[Operation, tuple[str | None, Operation | None]] = {x.op: (None, None)}
+    assigned: dict[Tensor, Operation] = {}
+    for op in x.graph.ops[x.op.id + 1 : y.op.id + 1]:
+        stored = assigned.get(op.inputs[0]) if op.type == "ReadVariable" else None
+        waited = next((c for c in op.control_inputs if c in edges), None)
+        if any(t.op in edges for t in op.inputs):
+            edges[op] = (None, None)
+        elif stored is not None:
+            edges[op] = (ASSIGN, stored)
+        elif waited is not None:
+            edges[op] = (CONTROL, waited)
+        if op.type == "Assign":
+            assigned.pop(op.inputs[0], None)
+            if op in edges:
+                assigned[op.inputs[0]] = op
+    return edges
+
+
+def _nothing(y: Tensor, x: Tensor) -> Cut:
+    text = f"y, {_place(y.op)}, is not computed from x, {_place(x.op)}"
+    shared = next((t for t in x.op.inputs if t.op in _behind([y.op])), None)
+    if shared is not None:
+        text += f", but from {shared.op.name!r}, as x is: make y from x, or differentiate with respect to {shared.op.name!r}"
+    return _cut(NO_PATH, x.op, text)

@@ -1,0 +1,378 @@
+"""Elementwise arithmetic: operators, comparison, logic, rounding, sign, complex parts, choosing. Re-exported by `math`.
+
+One stanza per op, the gradient a few lines under it. The gradient of a derivative d is g * conj(d); conj costs nothing
+for real dtypes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import NO_ATTRS, Operation, Tensor
+from distgrad.ops.builder import as_dtype, binary, cast, common, comparison, elementwise, make, same, typed, unary
+from distgrad.ops.control import identity, zeros_like
+from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, real_dtype
+
+Infer = Callable[..., tuple[Shape, DType]]
+
+
+def real_only(infer: Infer) -> Infer:
+    """A shape rule for functions that NumPy does not define for complex numbers."""
+
+    def check(x: Typed, *rest: Typed, **attrs: Any) -> tuple[Shape, DType]:
+        if x.dtype.kind == "c":
+            raise TypeError(
+                f"this function is not defined for complex numbers, but got {x.dtype}: "
+                f"apply it to real(x), imag(x) or abs(x)"
+            )
+        return infer(x, *rest, **attrs)
+
+    return check
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------
+
+add = binary("Add", np.add, "x + y, elementwise.")
+subtract = binary("Sub", np.subtract, "x - y, elementwise.", name="subtract")
+multiply = binary("Mul", np.multiply, "x * y, elementwise.", name="multiply")
+divide = binary("Div", np.true_divide, "x / y, elementwise.", name="divide")
+floor_divide = binary(
+    "FloorDiv", np.floor_divide, "The largest integer not above x / y.", real_only(elementwise), name="floor_divide"
+)
+remainder = binary(
+    "Mod", np.remainder, "The remainder of floor_divide, with the sign of y.", real_only(elementwise), name="remainder"
+)
+maximum = binary("Maximum", np.maximum, "The larger of x and y; a tie gives its gradient to x.")
+minimum = binary("Minimum", np.minimum, "The smaller of x and y; a tie gives its gradient to x.")
+negative = unary("Neg", np.negative, "-x.", name="negative")
+square = unary("Square", np.square, "x * x.")
+reciprocal = unary("Reciprocal", np.reciprocal, "1 / x.")
+no_gradient("FloorDiv")
+
+
+def positive(x: Any, name: str | None = None) -> Any:
+    """x itself, as `+x`."""
+    return identity(x, name=name)
+
+
+@RegisterGradient("Add")
+def _add_grad(op: Operation, g: Tensor) -> Any:
+    return g, g
+
+
+@RegisterGradient("Sub")
+def _sub_grad(op: Operation, g: Tensor) -> Any:
+    return g, -g
+
+
+@RegisterGradient("Mul")
+def _mul_grad(op: Operation, g: Tensor) -> Any:
+    x, y = op.inputs
+    return g * conj(y), g * conj(x)
+
+
+@RegisterGradient("Div")
+def _div_grad(op: Operation, g: Tensor) -> Any:
+    gx = g / conj(op.inputs[1])
+    return gx, -gx * conj(op.outputs[0])
+
+
+@RegisterGradient("Mod")
+def _mod_grad(op: Operation, g: Tensor) -> Any:
+    x, y = op.inputs
+    return g, -g * floor_divide(x, y)
+
+
+@RegisterGradient("Maximum")
+def _maximum_grad(op: Operation, g: Tensor) -> Any:
+    return _choose(op.inputs[0] >= op.inputs[1], g)
+
+
+@RegisterGradient("Minimum")
+def _minimum_grad(op: Operation, g: Tensor) -> Any:
+    return _choose(op.inputs[0] <= op.inputs[1], g)
+
+
+def _choose(first: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    return where(first, g, 0), where(first, 0, g)
+
+
+@RegisterGradient("Neg")
+def _neg_grad(op: Operation, g: Tensor) -> Any:
+    return -g
+
+
+@RegisterGradient("Square")
+def _square_grad(op: Operation, g: Tensor) -> Any:
+    return g * (2 * conj(op.inputs[0]))
+
+
+@RegisterGradient("Reciprocal")
+def _reciprocal_grad(op: Operation, g: Tensor) -> Any:
+    return -g * square(conj(op.outputs[0]))
+
+
+# -- comparison and logic ----------------------------------------------------------------------------------------
+
+
+def _comparing(op_type: str, ufunc: np.ufunc, doc: str) -> Callable[..., Tensor]:
+    """A comparison; unlike arithmetic it takes Python integers that the other side's dtype cannot hold."""
+    build = binary(op_type, ufunc, doc, comparison, name=ufunc.__name__)
+
+    def compare(x: Any, y: Any, name: str | None = None) -> Tensor:
+        return build(_comparable(x, y), _comparable(y, x), name=name)
+
+    compare.__name__ = compare.__qualname__ = ufunc.__name__
+    compare.__doc__ = doc
+    return compare
+
+
+def _comparable(x: Any, other: Any) -> Any:
+    if type(x) is not int or type(other) in (bool, int, float, complex) or typed(other).dtype.kind not in "iu":
+        return x
+    limits = np.iinfo(typed(other).dtype)
+    return x if limits.min <= x <= limits.max else math.copysign(math.inf, x)
+
+
+equal = _comparing("Equal", np.equal, "x == y, elementwise.")
+not_equal = _comparing("NotEqual", np.not_equal, "x != y, elementwise.")
+less = _comparing("Less", np.less, "x < y, elementwise.")
+less_equal = _comparing("LessEqual", np.less_equal, "x <= y, elementwise.")
+greater = _comparing("Greater", np.greater, "x > y, elementwise.")
+greater_equal = _comparing("GreaterEqual", np.greater_equal, "x >= y, elementwise.")
+logical_and = binary("LogicalAnd", np.logical_and, "Both x and y.", comparison, name="logical_and")
+logical_or = binary("LogicalOr", np.logical_or, "x or y or both.", comparison, name="logical_or")
+logical_xor = binary("LogicalXor", np.logical_xor, "Either x or y.", comparison, name="logical_xor")
+
+
+def _boolean(x: Typed) -> tuple[Shape, DType]:
+    return x.shape, BOOL
+
+
+logical_not = unary("LogicalNot", np.logical_not, "Not x.", _boolean, name="logical_not")
+isnan = unary("IsNan", np.isnan, "Where x is not a number.", _boolean)
+isinf = unary("IsInf", np.isinf, "Where x is infinite.", _boolean)
+isfinite = unary("IsFinite", np.isfinite, "Where x is neither infinite nor NaN.", _boolean)
+
+
+def _integral(infer: Infer) -> Infer:
+    def check(x: Typed, *rest: Typed) -> tuple[Shape, DType]:
+        if x.dtype.kind not in "biu":
+            raise TypeError(f"bitwise functions take integers and booleans, not {x.dtype}: cast or compare first")
+        return infer(x, *rest)
+
+    return check
+
+
+bitwise_and = binary("BitwiseAnd", np.bitwise_and, "x & y, bit by bit.", _integral(elementwise), name="bitwise_and")
+bitwise_or = binary("BitwiseOr", np.bitwise_or, "x | y, bit by bit.", _integral(elementwise), name="bitwise_or")
+bitwise_xor = binary("BitwiseXor", np.bitwise_xor, "x ^ y, bit by bit.", _integral(elementwise), name="bitwise_xor")
+invert = unary("Invert", np.invert, "~x, bit by bit; of a boolean its opposite.", _integral(same))
+
+for _type in (
+    "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalXor",
+    "LogicalNot", "IsNan", "IsInf", "IsFinite", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "Invert",
+):  # fmt: skip
+    no_gradient(_type)
+
+
+def isclose(
+    a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False, name: str | None = None
+) -> Tensor:
+    """Where |a - b| <= atol + rtol * |b|; infinities are close to themselves.
+
+    >>> isclose(np.array([1.0, np.inf]), np.array([1.0 + 1e-9, np.inf]))
+    array([ True,  True])
+    """
+    a, b = typed(a), typed(b)
+    near = logical_and(abs(subtract(a, b)) <= atol + rtol * abs(b), isfinite(b))
+    if equal_nan:
+        near = logical_or(near, logical_and(isnan(a), isnan(b)))
+    return logical_or(near, equal(a, b), name=name)
+
+
+# -- rounding and sign -------------------------------------------------------------------------------------------
+
+floor = unary("Floor", np.floor, "The largest integer not above x.", real_only(same))
+ceil = unary("Ceil", np.ceil, "The smallest integer not below x.", real_only(same))
+trunc = unary("Trunc", np.trunc, "The integer part of x: rounded towards zero.", real_only(same))
+rint = unary("Rint", np.rint, "The nearest integer, halves to even.")
+sign = unary("Sign", np.sign, "-1, 0 or 1; of a complex number x / |x|.")
+for _type in ("Floor", "Ceil", "Trunc", "Rint"):
+    no_gradient(_type)
+
+
+def round(a: Any, decimals: int = 0, name: str | None = None) -> Tensor:
+    """a rounded to the given number of decimals, halves to even; integers stay integers.
+
+    >>> round(np.array([0.5, 1.5, 2.6]))
+    array([0., 2., 3.])
+    >>> round(np.array([14, 16]), -1)
+    array([10, 20])
+    """
+    a = typed(a)
+    if a.dtype.kind in "iu":
+        if decimals >= 0:
+            return identity(a, name=name)  # type: ignore[no-any-return]
+        return cast(multiply(rint(divide(a, 10**-decimals)), 10**-decimals), a.dtype, name=name)
+    if decimals == 0:
+        return rint(a, name=name)
+    if decimals < 0:
+        return multiply(rint(divide(a, 10.0**-decimals)), 10.0**-decimals, name=name)
+    return divide(rint(multiply(a, 10.0**decimals)), 10.0**decimals, name=name)
+
+
+@RegisterGradient("Sign")
+def _sign_grad(op: Operation, g: Tensor) -> Any:
+    (x,), (s,) = op.inputs, op.outputs
+    if x.dtype.kind != "c":
+        return zeros_like(x)
+    size = abs(x)  # x / |x| turns with x: only the part of g across x counts
+    zero = equal(size, 0)
+    return where(zero, 0, (g - square(s) * conj(g)) / where(zero, 1, 2 * size))
+
+
+def _real_infer(x: Typed) -> tuple[Shape, DType]:
+    return x.shape, real_dtype(x.dtype)
+
+
+abs = unary("Abs", np.absolute, "The absolute value; of a complex number its modulus. Flat at 0.", _real_infer)
+
+
+@RegisterGradient("Abs")
+def _abs_grad(op: Operation, g: Tensor) -> Any:
+    (x,) = op.inputs
+    return cast(g, x.dtype) * sign(x)
+
+
+def fabs(x: Any, name: str | None = None) -> Tensor:
+    """The absolute value as a floating-point number.
+
+    >>> fabs(np.array([-2]))
+    array([2.])
+    """
+    x = typed(x)
+    return abs(x if x.dtype.kind in "fc" else cast(x, np.fabs.resolve_dtypes((x.dtype, None))[1]), name=name)
+
+
+# -- complex parts -----------------------------------------------------------------------------------------------
+
+_real = define("Real", _real_infer)
+_imag = define("Imag", _real_infer)
+_conj = define("Conj", same)
+
+
+def real(val: Any, name: str | None = None) -> Tensor:
+    """The real part; a real tensor as it is."""
+    val = typed(val)
+    return make(_real, (val,), NO_ATTRS, name) if val.dtype.kind == "c" else val
+
+
+def imag(val: Any, name: str | None = None) -> Tensor:
+    """The imaginary part; zeros for a real tensor."""
+    val = typed(val)
+    return make(_imag, (val,), NO_ATTRS, name) if val.dtype.kind == "c" else zeros_like(val, name=name)
+
+
+def conj(x: Any, name: str | None = None) -> Tensor:
+    """The complex conjugate; a real x as it is, so that rules may say conj and cost nothing for real dtypes."""
+    x = typed(x)
+    return make(_conj, (x,), NO_ATTRS, name) if x.dtype.kind == "c" else x
+
+
+@RegisterGradient("Real")
+def _real_grad(op: Operation, g: Tensor) -> Any:
+    return cast(g, op.inputs[0].dtype)
+
+
+@RegisterGradient("Imag")
+def _imag_grad(op: Operation, g: Tensor) -> Any:
+    return cast(g, op.inputs[0].dtype) * 1j
+
+
+@RegisterGradient("Conj")
+def _conj_grad(op: Operation, g: Tensor) -> Any:
+    return conj(g)
+
+
+# -- choosing ----------------------------------------------------------------------------------------------------
+
+
+def _select_infer(condition: Typed, x: Typed, y: Typed) -> tuple[Shape, DType]:
+    return broadcast_shapes(broadcast_shapes(condition.shape, x.shape), y.shape), x.dtype
+
+
+_select = define("Select", _select_infer, broadcasting=True)
+
+
+def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
+    """x where the condition holds, y elsewhere. Both are computed: guard the inputs of what may be NaN.
+
+    >>> where(np.array([True, False]), 1.0, 2.0)
+    array([1., 2.])
+    """
+    if x is None or y is None:
+        raise TypeError("where: give both x and y; where(condition) alone has a shape that depends on data")
+    condition = as_dtype(typed(condition), BOOL)
+    x, y = common(x, y)
+    return make(_select, (condition, x, y), NO_ATTRS, name)
+
+
+@RegisterGradient("Select")
+def _select_grad(op: Operation, g: Tensor) -> Any:
+    condition = op.inputs[0]
+    return None, where(condition, g, 0), where(condition, 0, g)
+
+
+def clip(
+    a: Any, a_min: Any = None, a_max: Any = None, name: str | None = None, *, min: Any = None, max: Any = None
+) -> Tensor:
+    """a limited to [a_min, a_max]; either bound may be None.
+
+    >>> clip(np.array([-2.0, 0.5, 2.0]), 0, 1)
+    array([0. , 0.5, 1. ])
+    """
+    low, high = (a_min if min is None else min), (a_max if max is None else max)
+    if low is not None:
+        a = maximum(a, low, name=name if high is None else None)
+    return typed(a) if high is None else minimum(a, high, name=name)
+
+
+def nan_to_num(
+    x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None, name: str | None = None
+) -> Tensor:
+    """x with NaN, inf and -inf replaced: by zero and the largest finite numbers, unless given.
+
+    >>> nan_to_num(np.array([1.0, np.nan, np.inf]), posinf=9.0)
+    array([1., 0., 9.])
+    """
+    x = typed(x)
+    if x.dtype.kind == "c":
+        parts = [nan_to_num(part, nan, posinf, neginf) for part in (real(x), imag(x))]
+        return add(parts[0], parts[1] * 1j, name=name)
+    if x.dtype.kind != "f":
+        return identity(x, name=name)  # type: ignore[no-any-return]
+    largest = float(np.finfo(x.dtype).max)
+    x = where(isnan(x), nan, x)
+    x = where(equal(x, math.inf), largest if posinf is None else posinf, x)
+    return where(equal(x, -math.inf), -largest if neginf is None else neginf, x, name=name)
+
+
+# NumPy's other names for the same
+absolute, conjugate, fix, mod, true_divide, bitwise_invert, bitwise_not = (
+    abs, conj, trunc, remainder, divide, invert, invert,
+)  # fmt: skip
+
+__all__ = [
+    "abs", "absolute", "add", "bitwise_and", "bitwise_invert", "bitwise_not", "bitwise_or", "bitwise_xor", "ceil",
+    "clip", "conj", "conjugate", "divide", "equal", "fabs", "fix", "floor", "floor_divide", "greater", "greater_equal",
+    "imag", "invert", "isclose", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not",
+    "logical_or", "logical_xor", "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal",
+    "positive", "real", "reciprocal", "remainder", "rint", "round", "sign", "square", "subtract", "true_divide",
+    "trunc", "where",
+]  # fmt: skip

@@ -1,0 +1,84 @@
+"""Sorting and choosing by size. Re-exported by `reduce`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import Operation, Tensor
+from distgrad.ops.array import moveaxis
+from distgrad.ops.builder import make, make_n, same, typed
+from distgrad.ops.index import scatter, take_along_axis
+from distgrad.ops.scan import flat
+from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.types import INT, DType, Shape, Typed, normalize_axis
+
+_sort = define("Sort", same)
+_argsort = define("ArgSort", lambda x, *, axis: (x.shape, INT))
+no_gradient("ArgSort")
+
+
+def sort(a: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
+    """The elements in ascending order along an axis; with axis None, of the flattened tensor.
+
+    >>> sort(np.array([3.0, 1.0, 2.0]))
+    array([1., 2., 3.])
+    """
+    a = typed(a)
+    a, axis = (flat(a), 0) if axis is None else (a, normalize_axis(axis, len(a.shape)))
+    return make(_sort, (a,), {"axis": axis}, name)
+
+
+def argsort(a: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
+    """The indices that would sort along an axis; equal elements keep their order.
+
+    >>> argsort(np.array([3.0, 1.0, 2.0]))
+    array([1, 2, 0])
+    """
+    a = typed(a)
+    a, axis = (flat(a), 0) if axis is None else (a, normalize_axis(axis, len(a.shape)))
+    return make(_argsort, (a,), {"axis": axis}, name)
+
+
+@RegisterGradient("Sort")
+def _sort_grad(op: Operation, g: Tensor) -> Any:
+    axis = op.attrs["axis"]
+    places = argsort(argsort(op.inputs[0], axis), axis)  # the inverse permutation: where each element went
+    return take_along_axis(g, places, axis)
+
+
+def _top_k_infer(x: Typed, *, k: int) -> list[tuple[Shape, DType]]:
+    shape = (*x.shape[:-1], k)
+    return [(shape, x.dtype), (shape, INT)]
+
+
+_top_k = define("TopK", _top_k_infer)
+
+
+def top_k(a: Any, k: int, axis: int = -1, name: str | None = None) -> tuple[Tensor, Tensor]:
+    """The k largest elements along an axis, in descending order, and their indices; of equal ones the first come first.
+
+    >>> top_k(np.array([3.0, 1.0, 4.0]), 2)
+    (array([4., 3.]), array([2, 0]))
+    """
+    a = typed(a)
+    if not a.shape:
+        raise ValueError("top_k: a 0-d tensor has no axis to choose along")
+    axis, k = normalize_axis(axis, len(a.shape)), k.__index__()
+    if not 0 <= k <= a.shape[axis]:
+        length = f"{a.shape[axis]}, the length of axis {axis} of shape {list(a.shape)}"
+        raise ValueError(f"top_k: k must be between 0 and {length}; got {k}")
+    last = axis == len(a.shape) - 1
+    values, indices = make_n(_top_k, (a if last else moveaxis(a, axis, -1),), {"k": k}, name)
+    return (values, indices) if last else (moveaxis(values, -1, axis), moveaxis(indices, -1, axis))
+
+
+@RegisterGradient("TopK")
+def _top_k_grad(op: Operation, g: Tensor, _: Any) -> Any:
+    shape = op.inputs[0].shape
+    rows = np.ix_(*[np.arange(n) for n in (*shape[:-1], 1)])[:-1]
+    return scatter(g, (*rows, op.outputs[1]), shape)
+
+
+__all__ = ["argsort", "sort", "top_k"]

@@ -1,0 +1,260 @@
+"""Every NumPy function that records ops: one example each, which is a test and a row of docs/numpy.md.
+
+Knows neither pytest nor distgrad, so that docs/make_numpy.py can read it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+
+def _numbers(*shape: int, low: float = -2.0, high: float = 2.0) -> Any:
+    """Numbers between low and high that all differ, in an order that is not sorted, and are not near an integer."""
+    count = int(np.prod(shape))
+    places = np.arange(count) * 7 % count if count % 7 else np.arange(count)[::-1]
+    return (low + (high - low) * (places + 0.43) / count).reshape(shape)
+
+
+#: What the examples compute with.
+ARRAYS: dict[str, Any] = {
+    "x": _numbers(2, 3),
+    "y": _numbers(2, 3, low=-1.7, high=1.9)[::-1],
+    "pos": _numbers(2, 3, low=0.3, high=3.0),
+    "unit": _numbers(2, 3, low=-0.9, high=0.9),
+    "big": _numbers(2, 3, low=1.1, high=4.0),
+    "v": _numbers(3),
+    "u": _numbers(3, low=-1.0, high=1.5)[::-1],
+    "w": _numbers(3, 4),
+    "m": _numbers(3, 3) * 0.4 + 2.5 * np.eye(3),
+    "cube": _numbers(2, 3, 4),
+    "z": _numbers(2, 3) + 1j * _numbers(2, 3, low=-1.0)[::-1],
+    "i": np.array([[3, -1, 4], [-1, 5, 9]]),
+    "k": np.array([2, 0]),
+    "p": np.array([[True, False, True], [False, False, True]]),
+    "q": np.array([[True, True, False], [False, True, True]]),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One supported function: an example in NumPy's words, and up to which order gradients flow."""
+
+    example: str
+    #: Orders of gradients that are compared with finite differences; 0 where there is no gradient.
+    order: int = 2
+    remark: str = ""
+
+    @property
+    def path(self) -> str:
+        """The function's name below `numpy`, such as 'linalg.inv' or 'add.reduce'."""
+        return self.example.partition("(")[0].removeprefix("np.")
+
+    @cached_property
+    def inputs(self) -> dict[str, Any]:
+        """The arrays that the example names."""
+        names = compile(self.example, self.example, "eval").co_names
+        return {name: ARRAYS[name] for name in names if name in ARRAYS}
+
+    def run(self, **values: Any) -> Any:
+        """The example's value, on arrays or tensors in place of its inputs."""
+        return eval(self.example, {"np": np}, {**self.inputs, **values})
+
+
+_STATIC = "known while the graph is built, so not a tensor"
+_FLAT = "flat almost everywhere"
+
+ROWS = (
+    # arithmetic
+    Row("np.add(x, y)"),
+    Row("np.subtract(x, v)"),
+    Row("np.multiply(x, v)"),
+    Row("np.divide(x, pos)"),
+    Row("np.floor_divide(x, pos)", 0, _FLAT),
+    Row("np.remainder(x, pos)"),
+    Row("np.divmod(x, pos)"),
+    Row("np.power(pos, x)"),
+    Row("np.negative(x)"),
+    Row("np.positive(x)"),
+    Row("np.reciprocal(pos)"),
+    Row("np.square(x)"),
+    Row("np.abs(x)"),
+    Row("np.fabs(x)"),
+    Row("np.sign(x)", 2, "its gradient is zero"),
+    Row("np.maximum(x, y)", 2, "a tie gives its gradient to the first"),
+    Row("np.minimum(x, y)", 2, "a tie gives its gradient to the first"),
+    Row("np.hypot(x, y)"),
+    Row("np.clip(x, -1.0, 1.0)"),
+    Row("np.nan_to_num(x)"),
+    # exponentials, trigonometry
+    Row("np.exp(x)"),
+    Row("np.exp2(x)"),
+    Row("np.expm1(x)"),
+    Row("np.log(pos)"),
+    Row("np.log2(pos)"),
+    Row("np.log10(pos)"),
+    Row("np.log1p(pos)"),
+    Row("np.logaddexp(x, y)"),
+    Row("np.sqrt(pos)"),
+    Row("np.cbrt(pos)"),
+    Row("np.sin(x)"),
+    Row("np.cos(x)"),
+    Row("np.tan(unit)"),
+    Row("np.arcsin(unit)"),
+    Row("np.arccos(unit)"),
+    Row("np.arctan(x)"),
+    Row("np.arctan2(x, y)"),
+    Row("np.sinh(x)"),
+    Row("np.cosh(x)"),
+    Row("np.tanh(x)"),
+    Row("np.arcsinh(x)"),
+    Row("np.arccosh(big)"),
+    Row("np.arctanh(unit)"),
+    Row("np.deg2rad(x)"),
+    Row("np.radians(x)"),
+    Row("np.rad2deg(x)"),
+    Row("np.degrees(x)"),
+    Row("np.sinc(x)"),
+    # rounding
+    Row("np.floor(x)", 0, _FLAT),
+    Row("np.ceil(x)", 0, _FLAT),
+    Row("np.rint(x)", 0, _FLAT),
+    Row("np.trunc(x)", 0, _FLAT),
+    Row("np.fix(x)", 0, _FLAT),
+    Row("np.round(x, 1)", 0, _FLAT),
+    Row("np.around(x, decimals=1)", 0, _FLAT),
+    # complex numbers
+    Row("np.real(z)"),
+    Row("np.imag(z)"),
+    Row("np.conj(z)"),
+    Row("np.angle(z)"),
+    # comparison and logic
+    Row("np.equal(x, y)", 0),
+    Row("np.not_equal(x, y)", 0),
+    Row("np.less(x, y)", 0),
+    Row("np.less_equal(x, y)", 0),
+    Row("np.greater(x, y)", 0),
+    Row("np.greater_equal(x, y)", 0),
+    Row("np.logical_and(p, q)", 0),
+    Row("np.logical_or(p, q)", 0),
+    Row("np.logical_xor(p, q)", 0),
+    Row("np.logical_not(p)", 0),
+    Row("np.bitwise_and(p, q)", 0),
+    Row("np.bitwise_or(p, q)", 0),
+    Row("np.bitwise_xor(p, q)", 0),
+    Row("np.invert(p)", 0),
+    Row("np.isfinite(x)", 0),
+    Row("np.isinf(x)", 0),
+    Row("np.isnan(x)", 0),
+    Row("np.isclose(x, y, atol=1.0)", 0),
+    Row("np.allclose(x, y)", 0, "a tensor, not a bool"),
+    Row("np.where(p, x, y)", 2, "with three arguments"),
+    # reductions
+    Row("np.sum(x, axis=0)"),
+    Row("np.prod(x, axis=-1, keepdims=True)"),
+    Row("np.mean(x, axis=(0, 1))"),
+    Row("np.var(x, axis=1, ddof=1)"),
+    Row("np.std(x, axis=1)"),
+    Row("np.max(x, axis=1)", 2, "equal elements share the gradient"),
+    Row("np.min(x, axis=1)", 2, "equal elements share the gradient"),
+    Row("np.amax(x)"),
+    Row("np.amin(x)"),
+    Row("np.ptp(x, axis=1)"),
+    Row("np.median(x, axis=1)"),
+    Row("np.argmax(x, axis=1)", 0),
+    Row("np.argmin(x)", 0),
+    Row("np.any(p, axis=0)", 0),
+    Row("np.all(p, axis=0)", 0),
+    Row("np.count_nonzero(i > 0, axis=1)", 0, "always a tensor"),
+    Row("np.cumsum(x, axis=1)"),
+    Row("np.cumprod(x, axis=1)"),
+    Row("np.sort(x, axis=1)"),
+    Row("np.argsort(x, axis=1)", 0),
+    Row("np.add.reduce(x)"),
+    Row("np.multiply.reduce(x, axis=1, keepdims=True)"),
+    Row("np.maximum.reduce(x)"),
+    Row("np.minimum.reduce(x, axis=None)"),
+    Row("np.logical_and.reduce(p)", 0),
+    Row("np.logical_or.reduce(p)", 0),
+    Row("np.add.accumulate(x)"),
+    Row("np.multiply.accumulate(x, axis=1)"),
+    Row("np.multiply.outer(x, v)"),
+    # products
+    Row("np.matmul(x, w)"),
+    Row("np.dot(x, w)"),
+    Row("np.vdot(x, y)"),
+    Row("np.inner(x, y)"),
+    Row("np.outer(v, u)"),
+    Row("np.kron(v, u)"),
+    Row("np.tensordot(cube, w, axes=([1, 2], [0, 1]))"),
+    Row('np.einsum("ij,jk", x, w)', 2, "also with lists of labels; optimize= orders the products"),
+    # shapes
+    Row("np.reshape(x, (3, -1))", 2, "order 'C'"),
+    Row("np.ravel(x)"),
+    Row("np.transpose(cube, (2, 0, 1))"),
+    Row("np.matrix_transpose(cube)"),
+    Row("np.swapaxes(cube, 0, -1)"),
+    Row("np.moveaxis(cube, 0, -1)"),
+    Row("np.expand_dims(x, (0, -1))"),
+    Row("np.squeeze(x[None])"),
+    Row("np.atleast_1d(x, v)"),
+    Row("np.atleast_2d(v)"),
+    Row("np.broadcast_to(v, (2, 3))"),
+    Row("np.concatenate([x, y], axis=1)"),
+    Row("np.stack([x, y], axis=-1)"),
+    Row("np.hstack([x, y])"),
+    Row("np.vstack([x, v])"),
+    Row("np.split(x, 3, axis=1)"),
+    Row("np.array_split(v, 2)"),
+    Row("np.unstack(x, axis=1)", 2, "a list"),
+    Row("np.tile(x, (2, 1))"),
+    Row("np.repeat(x, 2, axis=0)"),
+    Row("np.pad(x, ((1, 0), (0, 2)), constant_values=1.5)"),
+    Row("np.flip(x, axis=1)"),
+    Row("np.fliplr(x)"),
+    Row("np.flipud(x)"),
+    Row("np.roll(x, 1, axis=1)"),
+    Row("np.diag(v, k=1)"),
+    Row("np.diagonal(m, offset=1)"),
+    Row("np.trace(m)"),
+    Row("np.tril(m)"),
+    Row("np.triu(m, k=1)"),
+    Row("np.meshgrid(v, u)"),
+    Row("np.take(x, k, axis=1)"),
+    Row("np.take_along_axis(x, np.argsort(x, axis=1), axis=1)"),
+    Row("np.zeros_like(x)", 0),
+    Row("np.ones_like(x)", 0),
+    Row("np.empty_like(i)", 0, "zeros"),
+    Row("np.copy(x)"),
+    Row("np.astype(x, np.float32)", 0, "its gradient has the dtype of its argument"),
+    # linear algebra
+    Row("np.linalg.cholesky(m + m.T)"),
+    Row("np.linalg.det(m)"),
+    Row("np.linalg.diagonal(cube, offset=1)"),
+    Row("np.linalg.eigh(m + m.T)", 2, "distinct eigenvalues"),
+    Row("np.linalg.eigvalsh(m + m.T)"),
+    Row("np.linalg.inv(m)"),
+    Row("np.linalg.matmul(x, w)"),
+    Row("np.linalg.matrix_power(m, 3)"),
+    Row("np.linalg.matrix_transpose(cube)"),
+    Row("np.linalg.multi_dot([x, m, w])"),
+    Row("np.linalg.norm(x, axis=1)"),
+    Row("np.linalg.pinv(x)"),
+    Row("np.linalg.qr(m)", 2, "full rank"),
+    Row("np.linalg.slogdet(m)"),
+    Row("np.linalg.solve(m, v)"),
+    Row("np.linalg.svd(m)", 2, "distinct singular values"),
+    Row("np.linalg.svdvals(m)"),
+    Row("np.linalg.tensordot(x, w, axes=1)"),
+    Row("np.linalg.trace(cube[:, :2, :2])"),
+    # known while the graph is built
+    Row("np.shape(x)", 0, _STATIC),
+    Row("np.ndim(x)", 0, _STATIC),
+    Row("np.size(x, 1)", 0, _STATIC),
+    Row("np.result_type(x, np.float32)", 0, _STATIC),
+    Row("np.iscomplexobj(z)", 0, _STATIC),
+    Row("np.isrealobj(x)", 0, _STATIC),
+)

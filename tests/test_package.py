@@ -1,0 +1,102 @@
+"""What a user gets from the package itself: a light import, one API, examples that run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import distgrad as dg
+
+ROOT = Path(__file__).parent.parent
+
+#: The public names that the documentation promises.
+API = """
+    AggregationMethod Defun Graph IndexedSlices NoGradient NotDifferentiable Operation RegisterGradient Session Tensor
+    UnconnectedGradients Variable add_n cast check_graph constant control_dependencies custom_gradient device explain_gradient
+    function grad grad_pass_through gradients group hessian hessians hvp identity jacobian jvp linalg name_scope nn no_gradient
+    no_op ones ones_like op placeholder prevent_gradient random rank raw_ops recompute_grad shape size stop_gradient testing
+    tuple value_and_grad vjp zeros zeros_like
+""".split()
+
+
+def python(code: str, cwd: Path) -> str:
+    """Run code in a fresh interpreter, outside the checkout unless told otherwise."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def modules() -> list[str]:
+    return ["distgrad", *(m.name for m in pkgutil.walk_packages(dg.__path__[:1], "distgrad."))] + [
+        f"distgrad.{folder}.{m.name}"
+        for folder in ("scheduler", "workers", "workers.kernels")
+        for m in pkgutil.iter_modules(importlib.import_module(f"distgrad.{folder}").__path__)
+        if not m.ispkg
+    ]
+
+
+def test_import_loads_numpy_and_nothing_else_from_outside(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy; before = set(sys.modules); import distgrad; "
+        "third = {m.partition('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names); print(sorted(third))"
+    )
+    found = python(code, tmp_path).strip()
+    assert re.fullmatch(r"\['(__editable___distgrad_\w+', ')?distgrad'\]", found), found
+
+
+def test_import_takes_at_most_0_3_seconds_over_numpy(tmp_path: Path) -> None:
+    code = "import time, numpy; t = time.process_time(); import distgrad; print(time.process_time() - t)"
+    assert min(float(python(code, tmp_path)) for _ in range(3)) < 0.3
+
+
+@pytest.mark.parametrize("place", ["checkout", "elsewhere"])
+def test_the_three_folders_are_one_package_wherever_python_starts(place: str, tmp_path: Path) -> None:
+    code = "import distgrad.scheduler.program, distgrad.workers.kernels.math; print(distgrad.exp(0.0))"
+    assert python(code, ROOT if place == "checkout" else tmp_path).strip() == "1.0"
+
+
+@pytest.mark.parametrize("name", API)
+def test_the_api_has(name: str) -> None:
+    assert hasattr(dg, name)
+
+
+def test_everything_public_has_a_docstring() -> None:
+    public = [name for name in vars(dg) if not name.startswith("_")]
+    assert [name for name in public if callable(getattr(dg, name)) and not getattr(dg, name).__doc__] == []
+
+
+@pytest.mark.parametrize("module", modules())
+def test_docstring_examples_run(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def test_the_readme_example_runs_as_it_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    space: dict[str, object] = {}
+    exec(compile(code, "README.md", "exec"), space)
+    assert space["grads"].keys() == {"w1", "b1", "w2"}  # type: ignore[attr-defined]
+    assert capsys.readouterr().out == "[[array(3.), array(1.)], [array(1.), array(1.)]]\n"
+
+
+def test_the_quickstart_learns(capsys: pytest.CaptureFixture[str]) -> None:
+    space: dict[str, object] = {"__name__": "quickstart"}
+    path = ROOT / "examples" / "quickstart.py"
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    assert space["main"](steps=120) < 0.5  # type: ignore[operator]
+    printed = capsys.readouterr().out
+    assert "= MatMul(" in printed
+    assert "# quickstart.py:" in printed
+
+
+def test_nothing_unpickles() -> None:
+    sources = [p for folder in ("distgrad", "scheduler", "workers") for p in (ROOT / folder).rglob("*.py")]
+    assert [str(p) for p in sources if re.search(r"\b(pickle\.loads?|allow_pickle=True)\b", p.read_text())] == []
+    assert len(sources) > 20

@@ -1,0 +1,313 @@
+"""Session.run: fetches of every nesting, feeds of any tensor, errors, and runs as transactions."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import inspect
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+from distgrad import runtime
+from distgrad.graph import outside
+from distgrad.ops.builder import make, same
+from distgrad.registry import define
+
+from .support import f32, run
+
+
+@pytest.fixture(autouse=True)
+def graph() -> Iterator[dg.Graph]:
+    with dg.Graph() as g:
+        yield g
+
+
+# -- fetches -----------------------------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclasses.dataclass
+class Record:
+    value: Any
+    others: Any
+
+
+def test_a_tensor_gives_its_array() -> None:
+    value = run(f32([1.0, 2.0]))
+    assert isinstance(value, np.ndarray)
+    assert value.dtype == np.float32
+
+
+def test_fetches_keep_their_structure() -> None:
+    x, y = dg.constant(1.0), dg.constant(2.0)
+    assert run([x, (y, None)]) == [1.0, (2.0, None)]
+    assert run({"b": x, "a": [y]}) == {"b": 1.0, "a": [2.0]}
+    assert run(Pair(x, [y])) == Pair(1.0, [2.0])
+    assert run(Record(x, {"y": y})) == Record(1.0, {"y": 2.0})
+    made = run(OrderedDict(x=x))
+    assert type(made) is OrderedDict
+
+
+def test_none_and_empty_fetches_need_no_graph() -> None:
+    assert run(None) is None
+    assert run([]) == []
+    assert run([None, ()]) == [None, ()]
+
+
+def test_an_operation_is_run_and_gives_none() -> None:
+    v = dg.Variable(1.0)
+    op = v.assign(5.0).op
+    assert run([op, dg.no_op()]) == [None, None]
+    assert v.numpy() == 5.0
+
+
+def test_a_variable_gives_its_value_also_when_nothing_else_is_fetched() -> None:
+    v = dg.Variable([1.0, 2.0])
+    np.testing.assert_array_equal(run(v), [1.0, 2.0])
+    np.testing.assert_array_equal(run([v * 2, v])[1], [1.0, 2.0])
+
+
+def test_the_handle_of_a_variable_gives_its_value() -> None:
+    v = dg.Variable([1.0, 2.0])
+    np.testing.assert_array_equal(run(v.__handle__()), [1.0, 2.0])
+
+
+def test_the_same_tensor_may_be_fetched_twice() -> None:
+    x = dg.constant(1.0)
+    assert run([x, x]) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("bad", [1.0, "x:0", object(), np.ones(2)])
+def test_other_fetches_are_a_type_error(bad: object) -> None:
+    x = dg.constant(1.0)
+    for fetches in (bad, [x, bad]):
+        with pytest.raises(TypeError, match=r"cannot fetch .*; fetch tensors, operations, variables or nestings"):
+            run(fetches)
+
+
+def test_fetches_of_different_graphs_are_a_value_error() -> None:
+    x = dg.constant(1.0)
+    with dg.Graph():
+        other = dg.constant(1.0)
+    with pytest.raises(ValueError, match="the fetches are from different graphs; run them one graph at a time"):
+        run([x, other])
+
+
+def test_a_fetched_array_belongs_to_the_caller() -> None:
+    x = dg.constant([1.0, 2.0])
+    fetched = run([x, dg.broadcast_to(x, (3, 2))])
+    for array in fetched:
+        array[...] = 7.0
+    np.testing.assert_array_equal(run(x), [1.0, 2.0])
+
+
+# -- feeds -------------------------------------------------------------------------------------------------------
+
+
+def test_any_tensor_can_be_fed() -> None:
+    x = dg.placeholder((2,))
+    a = 3 * x
+    y = a * a
+    np.testing.assert_array_equal(run(y, {x: [1.0, 2.0]}), [9.0, 36.0])
+    np.testing.assert_array_equal(run(y, {a: [1.0, 2.0]}), [1.0, 4.0])  # x is not needed then
+    np.testing.assert_array_equal(run([a, y], {a: [1.0, 2.0], y: [0.0, 0.0]}), [[1.0, 2.0], [0.0, 0.0]])
+
+
+def test_one_output_of_an_op_can_be_fed_while_the_other_is_computed() -> None:
+    a, b = dg.identity_n([dg.constant(1.0), dg.constant(2.0)])
+    assert run([a, b, a + b], {a: 10.0}) == [10.0, 2.0, 12.0]
+
+
+def test_a_read_of_a_variable_can_be_fed() -> None:
+    v = dg.Variable(1.0)
+    read = v.read()
+    assert run(read * 2, {read: 5.0}) == 10.0
+    assert v.numpy() == 1.0
+
+
+def test_the_result_of_a_called_function_can_be_fed() -> None:
+    y = dg.function(lambda x: x * 2)(dg.constant(1.0))
+    assert run(y + 1, {y: 10.0}) == 11.0
+
+
+def test_feeds_that_nobody_needs_are_harmless() -> None:
+    x, y = dg.placeholder(()), dg.constant(1.0)
+    assert run(y, {x: 5.0}) == 1.0
+
+
+def test_an_op_may_wait_for_a_fed_placeholder() -> None:
+    x = dg.placeholder(())
+    with dg.control_dependencies([x]):
+        y = dg.constant(1.0)
+    assert run(y, {x: 5.0}) == 1.0
+
+
+def test_an_op_of_a_function_may_wait_for_an_argument() -> None:
+    @dg.function
+    def after(x: dg.Tensor) -> dg.Tensor:
+        with dg.control_dependencies([x]):
+            return dg.constant(1.0)
+
+    assert run(after(dg.constant(3.0))) == 1.0
+    with outside():
+        assert after(np.array(3.0)) == 1.0
+
+
+def test_a_feed_is_cast_within_its_kind() -> None:
+    x = dg.placeholder((), "float32")
+    assert run(x * 1, {x: 0.1}).dtype == np.float32
+    assert run(x * 1, {x: 3}) == 3.0
+    k = dg.placeholder((), "int32")
+    with pytest.raises(TypeError, match=r"'Placeholder_1:0' is i32\[\] and cannot be fed a value of dtype float64"):
+        run(k * 1, {k: 1.5})
+
+
+def test_a_feed_must_have_the_shape() -> None:
+    x = dg.placeholder((2, 3), "float32", name="x")
+    with pytest.raises(ValueError, match=r"'x:0' is f32\[2,3\] and cannot be fed f32\[3\]"):
+        run(x * 1, {x: np.ones(3)})
+
+
+def test_an_unfed_placeholder_is_named_with_its_line() -> None:
+    x = dg.placeholder((), name="x")
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    with pytest.raises(
+        ValueError, match=rf"placeholder 'x' \(at test_session.py:{line}\) must be fed: put 'x:0' into feed_dict"
+    ):
+        run(x * 1)
+
+
+def test_keys_of_feed_dict_are_tensors_of_the_graph() -> None:
+    x = dg.constant(1.0)
+    for bad in ("x:0", dg.Variable(1.0)):
+        with pytest.raises(TypeError, match="the keys of feed_dict are tensors, got"):
+            run(x, {bad: 1.0})
+    with pytest.raises(TypeError, match="feed_dict is a dict of tensor to value, got"):
+        run(x, [(x, 1.0)])
+    with dg.Graph():
+        other = dg.placeholder((), name="other")
+    with pytest.raises(ValueError, match=r"'other:0'.* is fed but belongs to another graph than the fetches"):
+        run(x, {other: 1.0})
+
+
+def test_a_variable_cannot_be_fed_by_its_handle() -> None:
+    v = dg.Variable(1.0, name="v")
+    with pytest.raises(ValueError, match=r"'v:0'.* is a variable and cannot be fed: assign it, or feed a read of it"):
+        run(v * 1, {v.__handle__(): 2.0})
+
+
+def test_a_tensor_is_no_value() -> None:
+    x, y = dg.placeholder(()), dg.constant(1.0)
+    with pytest.raises(TypeError, match="has no value while the graph is built"):
+        run(x * 1, {x: y})
+
+
+# -- failing -----------------------------------------------------------------------------------------------------
+
+
+def _explode(x: Any) -> Any:
+    raise ZeroDivisionError("boom")
+
+
+BOOM = define("TestBoom", same, kernel=_explode)
+LIAR = define("TestLiar", same, kernel=lambda x: np.zeros(3))
+
+
+def test_an_error_of_a_kernel_keeps_its_type_and_names_op_line_and_inputs() -> None:
+    x = f32([1.0, 2.0])
+    y = make(BOOM, (x,), name="model")
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    with pytest.raises(ZeroDivisionError, match="boom") as info:
+        run(y)
+    assert info.value.__notes__ == [
+        f"distgrad: in op 'model' (type TestBoom, at test_session.py:{line}) on inputs (f32[2])"
+    ]
+    assert pickle.loads(pickle.dumps(info.value)).__notes__ == info.value.__notes__
+
+
+def test_a_kernel_that_breaks_its_shape_rule_is_found() -> None:
+    y = make(LIAR, (f32([1.0, 2.0]),))
+    with pytest.raises(TypeError, match=r"kernel of TestLiar made \(f64\[3\]\) where its shape rule says \(f32\[2\]\)"):
+        run(y)
+
+
+def test_a_failed_run_leaves_every_variable_as_it_was() -> None:
+    v, w = dg.Variable(1.0), dg.Variable([1.0, 2.0])
+    changed = [v.assign(5.0), w.assign_add([1.0, 1.0])]
+    with dg.control_dependencies(changed):
+        boom = make(BOOM, (dg.constant(1.0),))
+    with pytest.raises(ZeroDivisionError, match="boom"):
+        run([*changed, boom])
+    assert v.numpy() == 1.0
+    np.testing.assert_array_equal(w.numpy(), [1.0, 2.0])
+    run(changed)
+    assert v.numpy() == 5.0
+
+
+def test_a_failed_function_leaves_every_variable_as_it_was() -> None:
+    v = dg.Variable(1.0)
+
+    @dg.function
+    def step() -> dg.Tensor:
+        v.assign(5.0)
+        return make(BOOM, (v * 1,))
+
+    with outside(), pytest.raises(ZeroDivisionError, match="boom"):
+        step()
+    assert v.numpy() == 1.0
+
+
+def test_infinities_and_nans_are_values_not_warnings() -> None:
+    x = dg.constant([0.0, -1.0])
+    found = run([1 / x, dg.log(x)])
+    assert np.isposinf(found[0][0])
+    assert np.isnan(found[1][1])
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------
+
+
+def test_lowering_is_done_once_per_fetches_and_feeds() -> None:
+    session = dg.Session()
+    x = dg.placeholder(())
+    y = x * 2
+    for value in (1.0, 2.0):
+        assert session.run(y, {x: value}) == 2 * value
+    ((_, programs),) = session._programs.items()
+    assert len(programs) == 1
+
+
+def test_a_session_does_not_keep_a_graph_alive() -> None:
+    session = dg.Session()
+    with dg.Graph():
+        session.run(dg.constant(1.0))
+    gc.collect()
+    assert len(session._programs) == 0
+
+
+def test_the_innermost_session_is_the_current_one() -> None:
+    default = runtime.current()
+    with dg.Session() as a:
+        assert runtime.current() is a
+        with dg.Session() as b:
+            assert runtime.current() is b
+        assert runtime.current() is a
+    assert runtime.current() is default
+
+
+def test_a_long_chain_runs_without_recursion() -> None:
+    x = dg.constant(1.0)
+    y = x
+    for _ in range(20_000):
+        y = -y
+    assert run(y) == 1.0
