@@ -9,7 +9,8 @@ import os as _os
 if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.toml")):
     __path__.append(_os.path.abspath(_os.path.join(_os.path.dirname(__file__), "..")))
 
-from distgrad import raw_ops, testing
+from distgrad import ops as _ops
+from distgrad import raw_ops, scheduler, testing
 from distgrad.custom_gradient import custom_gradient, grad_pass_through, recompute_grad
 from distgrad.derivatives import (
     grad,
@@ -26,20 +27,36 @@ from distgrad.explain import explain_gradient
 from distgrad.function import function
 from distgrad.functional import Defun
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
-from distgrad.graph import Graph, Operation, Tensor
+from distgrad.graph import Graph, Operation, Tensor, check_graph
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops import linalg, nn, random
-from distgrad.ops.array import *  # noqa: F403
+from distgrad.ops.array import *
 from distgrad.ops.builder import cast
-from distgrad.ops.control import *  # noqa: F403
+from distgrad.ops.control import *
 from distgrad.ops.control import tuple_ as tuple
-from distgrad.ops.index import *  # noqa: F403
-from distgrad.ops.math import *  # noqa: F403
-from distgrad.ops.matmul import *  # noqa: F403
-from distgrad.ops.reduce import *  # noqa: F403
+from distgrad.ops.index import *
+from distgrad.ops.math import *
+from distgrad.ops.matmul import *
+from distgrad.ops.reduce import *
 from distgrad.registry import RegisterGradient, no_gradient
+from distgrad.scopes import control_dependencies, device, name_scope
 from distgrad.session import Session
 from distgrad.user_ops import op
 from distgrad.variables import Variable
 
 NotDifferentiable = NoGradient = no_gradient
+
+__version__ = "0.1.0"
+__all__ = [
+    "AggregationMethod", "Defun", "Graph", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
+    "Operation", "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "cast", "check_graph",
+    "control_dependencies", "custom_gradient", "device", "explain_gradient", "function", "grad", "grad_pass_through",
+    "gradients", "hessian", "hessian_vector_product", "hessians", "hvp", "jacobian", "jvp", "linalg", "name_scope", "nn",
+    "no_gradient", "op", "random", "raw_ops", "recompute_grad", "scheduler", "testing", "tuple", "value_and_grad", "vjp",
+]  # fmt: skip
+__all__ += _ops.array.__all__
+__all__ += _ops.control.__all__
+__all__ += _ops.index.__all__
+__all__ += _ops.math.__all__
+__all__ += _ops.matmul.__all__
+__all__ += _ops.reduce.__all__

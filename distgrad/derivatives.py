@@ -1,7 +1,7 @@
 """Derivatives of functions: grad, vjp, jvp, jacobian, hessian and the like, all made of gradients().
 
-Outside any graph what they return traces f once per signature and runs the trace; inside a graph it builds in place. f is
-differentiated as a function: what it takes from around it is constant, even where that depends on the arguments.
+Outside any graph what they return traces f once per signature and runs the trace; inside a graph it builds in place. f
+is differentiated as a function: what it takes from around it is constant, even where that depends on the arguments.
 Complex gradients follow `gradients`: g times the conjugate of the derivative.
 """
 
@@ -34,8 +34,8 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
 
     Args:
         f: returns a scalar tensor; with `has_aux`, a pair of it and anything else.
-        argnums: which positional arguments to differentiate. They may be nested (dicts, lists, dataclasses); the gradient
-            has their structure. An int gives one gradient, a sequence a tuple of them.
+        argnums: which positional arguments to differentiate. They may be nested (dicts, lists, dataclasses); the
+            gradient has their structure. An int gives one gradient, a sequence a tuple of them.
         has_aux: the gradient comes as a pair, with what f returned beside the scalar.
 
     An argument that the result does not depend on has a gradient of zeros.
@@ -53,7 +53,9 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     return _named_after(gradient, "grad", f)
 
 
-def value_and_grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """The function that gives the value of a scalar function and its gradient; see `grad`.
 
     >>> import distgrad as dg
@@ -170,8 +172,8 @@ def _vjp(f: Callable[..., Any]) -> tuple[Function, Function]:
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """The value of f at `primals`, and its derivative along `tangents` (both tuples, one entry per argument of f).
 
-    Made of two reverse passes: the gradient is linear in the gradient it starts from, and its own derivative with respect
-    to that is the forward derivative. Integer results have a derivative of zeros.
+    Made of two reverse passes: the gradient is linear in the gradient it starts from, and its own derivative with
+    respect to that is the forward derivative. Integer results have a derivative of zeros.
 
     >>> import distgrad as dg
     >>> jvp(lambda x: x * x * x, (np.array([1.0, 2.0]),), (np.array([1.0, 10.0]),))
@@ -197,7 +199,7 @@ def _jvp(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The function that gives the derivative of every element of f's value with respect to every element of an argument.
+    """The function that gives the derivative of every element of f's value by every element of an argument.
 
     The result has the structure of f's value, and in each place that of the argument (a tuple of them, if argnums is a
     sequence); its arrays have shape `y.shape + x.shape`. It takes one backward pass per element of the values or, where
@@ -214,7 +216,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
         ys = nest.map_structure(convert, f(*args, **kwargs))
         for name, y in nest.paths(ys, "its value"):
             if not trainable(y.dtype):
-                raise TypeError(f"jacobian: {name} of {_name(f)} has dtype {y.dtype}; only floats and complex numbers vary")
+                raise TypeError(f"jacobian: {name} of {_name(f)} has dtype {y.dtype}, which has no derivative")
         blocks = iter(_jacobian(nest.flatten(ys), xs))
         return nest.map_structure(lambda _: _select(args, argnums, next(blocks)), ys)
 
@@ -223,7 +225,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
 
 def _jacobian(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
     rows, columns = sum(size_of(y.shape) for y in ys), sum(size_of(x.shape) for x in xs)
-    real = not any(t.dtype.kind == "c" for t in (*ys, *xs))  # forward passes give the conjugate of what backward ones do
+    real = not any(t.dtype.kind == "c" for t in (*ys, *xs))  # forward passes give the conjugate of backward ones
     return _by_columns(ys, xs) if columns < rows and real else [_by_rows(y, xs) for y in ys]
 
 
@@ -339,9 +341,9 @@ def _checked(what: str, f: Any, args: Sequence[Any], argnums: Any) -> tuple[Any,
     made = list(args)
     for i in _listed(argnums):
         if not isinstance(i, int) or not -len(args) <= i < len(args):
-            raise ValueError(f"{what}: argnums is {argnums!r}, but {_name(f)} has {len(args)} positional arguments here")
-        names = iter([name for name, _ in nest.paths(args[i], _argument_name(f, i % len(args)))])
-        made[i] = nest.map_structure(lambda leaf, names=names: _variable(what, f, leaf, next(names)), args[i])
+            raise ValueError(f"{what}: argnums is {argnums!r}, but {_name(f)} has {len(args)} positional arguments")
+        named = nest.paths(args[i], _argument_name(f, i % len(args)))
+        made[i] = nest.unflatten(args[i], [_variable(what, f, leaf, name) for name, leaf in named])
     return tuple(made)
 
 
@@ -381,20 +383,22 @@ def _select(args: Sequence[Any], argnums: Any, found: Sequence[Tensor]) -> Any:
 def _scalar(what: str, f: Any, y: Any) -> Tensor:
     remedy = "Use jacobian or vjp for other values, or sum it."
     if isinstance(y, list | tuple | dict) or y is None:
-        raise TypeError(f"{what}: {_name(f)} must return one scalar tensor, got {y!r}. {remedy} (has_aux=True takes a pair)")
-    y = convert(y)
-    if y.shape:
-        raise ValueError(f"{what}: {_name(f)} must return a scalar, but returned {spec_of(y)}. {remedy}")
-    if not trainable(y.dtype) or y.dtype.kind == "c":
-        raise TypeError(f"{what}: {_name(f)} must return a real float, but returned {spec_of(y)}. {remedy}")
-    return y
+        remedy += " has_aux=True takes a pair."
+        raise TypeError(f"{what}: {_name(f)} must return one scalar tensor, got {y!r}. {remedy}")
+    made = convert(y)
+    if made.shape:
+        raise ValueError(f"{what}: {_name(f)} must return a scalar, but returned {spec_of(made)}. {remedy}")
+    if not trainable(made.dtype) or made.dtype.kind == "c":
+        raise TypeError(f"{what}: {_name(f)} must return a real float, but returned {spec_of(made)}. {remedy}")
+    return made
 
 
 def _fitting(what: str, values: Any, like: Any) -> list[Tensor]:
     """Values with the structure, shapes and dtypes of `like`; Python numbers adapt."""
     given, wanted = list(nest.paths(values)), list(nest.paths(like))
-    if [name for name, _ in given] != [name for name, _ in wanted]:
-        raise ValueError(f"{what} have another structure: {[name for name, _ in given]} for {[name for name, _ in wanted]}")
+    names, others = [name for name, _ in given], [name for name, _ in wanted]
+    if names != others:
+        raise ValueError(f"{what} have another structure: {names} for {others}")
     return [_fit(what, value, t, name) for (name, value), (_, t) in zip(given, wanted, strict=True)]
 
 

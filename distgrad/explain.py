@@ -1,7 +1,8 @@
 """explain_gradient: why a gradient is None.
 
-Walks back from y as gradients() does and asks every op's rule what it gives to its inputs, but builds into a scratch graph,
-so the user's graph stays as it is. Each op is visited once; bodies of calls are looked into where they are the reason.
+Walks back from y as gradients() does and asks every op's rule what it gives to its inputs, but builds into a scratch
+graph, so the user's graph stays as it is. Each op is visited once; bodies of calls are looked into where they are the
+reason.
 """
 
 from __future__ import annotations
@@ -100,18 +101,19 @@ def explain_gradient(y: Any, x: Any) -> Explanation:
 
 def _in_graph(x: Any, graph: Graph) -> Tensor | Cut:
     """What stands for x where y is: itself, the handle of a variable, the copy of a captured tensor."""
-    variable = hasattr(x, "__handle__")
-    if not variable and not isinstance(x, Tensor | IndexedSlices):
+    if hasattr(x, "__handle__"):
+        made = graph.handles.get(x, graph.reads.get(x))
+    elif isinstance(x, Tensor | IndexedSlices):
+        made = x.values if isinstance(x, IndexedSlices) else x
+    else:
         return Cut(NO_PATH, f"{x!r} is no tensor: an array or number becomes a new constant wherever it is used")
-    made = graph.handles.get(x) or graph.reads.get(x) if variable else x.values if isinstance(x, IndexedSlices) else x
     if made is None:
         return Cut(NO_PATH, f"{_label(x)!r} is not read in the graph of y")
     if made.graph is not graph and isinstance(graph, FuncGraph):
         made = graph.captures.get(made, made)
     if made.graph is not graph:
         return Cut(NO_PATH, f"{_label(x)!r} belongs to another graph and y's function does not use it")
-    found: Tensor = made
-    return found
+    return made
 
 
 def _label(x: Any) -> str:
@@ -140,15 +142,15 @@ class _Body(NamedTuple):
     """A call that lets no gradient through to one of its inputs: the reason is in its body."""
 
     call: Operation
-    index: int
+    place: int
 
     def walk(self) -> _Walk:
         body = self.call.attrs["body"]
-        return _Walk([t for t in body.outputs if trainable(t.dtype)], body.inputs[self.index])
+        return _Walk([t for t in body.outputs if trainable(t.dtype)], body.inputs[self.place])
 
 
 class _Walk:
-    """The ops between x and ys in one graph. `live` tensors receive a gradient, `integer` ones would if they were floats."""
+    """The ops between x and ys in one graph. `live` tensors receive a gradient, `integer` ones would as floats."""
 
     def __init__(self, ys: Sequence[Tensor], x: Tensor):
         self.x = x
@@ -185,7 +187,7 @@ class _Walk:
             self.carriers.append(op)
         if lost and op.gradient is None and op.type in CALLS:
             self.bodies += [_Body(op, i) for i in lost]
-        elif lost and not (passed and callable(op.gradient)):  # custom_gradient's op gives None to some inputs by design
+        elif lost and not (passed and callable(op.gradient)):  # custom_gradient gives None to some inputs by design
             which = ", ".join(map(str, lost))
             text = f"the gradient function of {_place(op)} returned None for input {which}"
             self.cuts.append(_cut(RETURNED_NONE, op, text))
@@ -261,7 +263,7 @@ def _in_bodies(bodies: Iterable[_Body]) -> list[Cut]:
         queue += walk.bodies
         if not walk.cuts and not walk.bodies:
             call = body.call
-            cuts.append(_cut(NO_PATH, call, f"the function of {_place(call)} makes nothing of its input {body.index}"))
+            cuts.append(_cut(NO_PATH, call, f"the function of {_place(call)} makes nothing of its input {body.place}"))
     return cuts
 
 
@@ -312,7 +314,9 @@ def _other_edges(y: Tensor, x: Tensor) -> dict[Operation, tuple[str | None, Oper
 
 def _nothing(y: Tensor, x: Tensor) -> Cut:
     text = f"y, {_place(y.op)}, is not computed from x, {_place(x.op)}"
-    shared = next((t for t in x.op.inputs if t.op in _behind([y.op])), None)
+    behind = _behind([y.op])
+    shared = next((t for t in x.op.inputs if t.op in behind), None)
     if shared is not None:
-        text += f", but from {shared.op.name!r}, as x is: make y from x, or differentiate with respect to {shared.op.name!r}"
+        name = shared.op.name
+        text += f", but from {name!r}, as x is: make y from x, or differentiate with respect to {name!r}"
     return _cut(NO_PATH, x.op, text)

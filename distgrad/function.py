@@ -40,6 +40,16 @@ def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
 CALL = define("Call", _call_infer)
 
 
+class Body(FuncGraph):
+    """A body that leaves it to the graph around it what tensors there are: that may be a gradient body, in which copies
+    stand for the tensors of the forward body."""
+
+    def admit(self, tensor: Tensor) -> Tensor:
+        if self.outer is not None and tensor.graph is not self.outer:
+            tensor = self.outer.admit(tensor)
+        return super().admit(tensor)
+
+
 class Traced(NamedTuple):
     """One signature of a function: its body and the structure of what it returns."""
 
@@ -58,7 +68,7 @@ class Function:
     def __init__(self, python_function: Callable[..., Any], name: str | None = None):
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
-        self.name = name or getattr(python_function, "__name__", "function")
+        self.name = str(name or getattr(python_function, "__name__", "function"))
         self._signature = _signature(python_function)
         self._traces: dict[Any, Traced] = {}
         self._history: list[dict[str, str]] = []
@@ -115,8 +125,8 @@ class Function:
         except TypeError:
             name, bad = next((name, x) for name, x in self._named(args, kwargs) if not is_array(x) and not _hashable(x))
             raise TypeError(
-                f"{self.name}: the argument {name} is {bad!r}, which is neither an array nor hashable, so calls with it "
-                f"cannot be told apart. Pass arrays, numbers, strings or nestings of them."
+                f"{self.name}: the argument {name} is {bad!r}, which is neither an array nor hashable, so calls with "
+                f"it cannot be told apart. Pass arrays, numbers, strings or nestings of them."
             ) from None
         return key
 
@@ -127,17 +137,17 @@ class Function:
         if len(history) != MANY_TRACES:
             return
         seen = {name: list(dict.fromkeys(call.get(name, "absent") for call in history)) for name in history[-1]}
-        changed = [f"argument {name} was {', then '.join(values[:3])}" for name, values in seen.items() if len(values) > 1]
+        changed = [f"argument {name} was {', then '.join(was[:3])}" for name, was in seen.items() if len(was) > 1]
         warnings.warn(
             f"{self.name} was traced {len(history)} times: {'; '.join(changed) or 'its argument structure changed'}. "
-            f"Each new shape, dtype or Python value is a new trace: pass numbers that vary as NumPy arrays, and pad shapes.",
+            f"Each new shape, dtype or Python value is a new trace: pass varying numbers as NumPy arrays, pad shapes.",
             stacklevel=4,
         )
 
     # -- tracing -------------------------------------------------------------------------------------------------
 
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
-        body = FuncGraph(self.name, outer)
+        body = Body(self.name, outer)
         names = iter([name for name, _ in self._named(args, kwargs)])
         with body:
             args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
@@ -158,22 +168,22 @@ class Function:
 
     def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
         """A body that captured something is traced anew for each call, because what it captured may be another thing by
-        then: a variable is assigned, a loop rebinds a name. A body without captures is a value, the same for every call."""
+        then: a variable is assigned, a loop rebinds a name. A body without captures is a value, good for all calls."""
         key = (self, _structure((args, kwargs)))
         if not _hashable(key):
             return self.trace(args, kwargs, graph)
         known = memo(graph, "calls")
-        traced = known.get(key)
+        traced: Traced | None = known.get(key)
         if traced is None:
             traced = self.trace(args, kwargs, graph)
             if not traced.body.captures:
                 known[key] = traced
-        return traced  # type: ignore[no-any-return]
+        return traced
 
     # -- arguments -----------------------------------------------------------------------------------------------
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The same call with every argument that can be positional positional: f(x, 1) and f(x, n=1) are one signature."""
+        """The same call with all arguments by position that can be: f(x, 1) and f(x, n=1) are one signature."""
         if self._signature is None or not kwargs:
             return args, kwargs
         try:
@@ -189,6 +199,9 @@ class Function:
         named = [*zip(names, args, strict=False), *((key, kwargs[key]) for key in nest.sorted_keys(kwargs))]
         return [leaf for name, tree in named for leaf in nest.paths(tree, name)]
 
+    def _forget(self, key: int, _: Any) -> None:
+        self._bound.pop(key, None)
+
     def _for(self, instance: Any) -> Function:
         """This function as a method of one instance, with traces of its own; known by id, since instances need not be
         hashable, and weakly, so that they can die."""
@@ -196,7 +209,7 @@ class Function:
         if known is not None and known[0]() is instance:
             return known[1]
         try:
-            reference = weakref.ref(instance, lambda _, key=id(instance): self._bound.pop(key, None))
+            reference = weakref.ref(instance, functools.partial(self._forget, id(instance)))
         except TypeError:  # an instance with slots and no place for weak references: traced for every method object
             return Function(functools.partial(self.python_function, instance), self.name)
         python_function = self.python_function
@@ -295,7 +308,8 @@ def _structure(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return type(tree), tuple([_structure(item) for item in tree])
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        return type(tree), tuple([(f.name, _structure(getattr(tree, f.name))) for f in dataclasses.fields(tree) if f.init])
+        names = [field.name for field in dataclasses.fields(tree) if field.init]
+        return type(tree), tuple([(name, _structure(getattr(tree, name))) for name in names])
     if is_array(tree):
         return spec_of(tree if hasattr(tree, "dtype") else np.asarray(tree))
     # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written.

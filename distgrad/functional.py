@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from distgrad import runtime
-from distgrad.function import CALL, TRACING, Traced, call, finish, memo, op_name, positional_names
+from distgrad.function import CALL, TRACING, Body, Traced, call, finish, memo, op_name, positional_names
 from distgrad.gradients import gradients
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.ops.builder import as_array, convert, graph_for
@@ -30,7 +30,7 @@ SYMBOLIC_GRADIENT = define("SymbolicGradient", CALL.infer)
 # -- the body of a gradient --------------------------------------------------------------------------------------
 
 
-class GradientBody(FuncGraph):
+class GradientBody(Body):
     """A copy of a forward body, in which its gradient is built.
 
     A gradient rule may hold tensors of the forward body (closures of custom_gradient do): they stand for their copies.
@@ -55,11 +55,7 @@ class GradientBody(FuncGraph):
 
     def admit(self, tensor: Tensor) -> Tensor:
         copy = self.copies.get(tensor)
-        if copy is not None:
-            return copy
-        if self.outer is not None and tensor.graph is not self.outer:
-            tensor = self.outer.admit(tensor)
-        return super().admit(tensor)
+        return super().admit(tensor) if copy is None else copy
 
     def _copy_ops(self, forward: FuncGraph) -> None:
         copies = self.copies
@@ -86,12 +82,12 @@ def gradient_of(body: FuncGraph, outer: Graph | None, total: bool = False) -> Tr
     around the call, which may be another thing at the next one.
     """
     known = memo(body, "gradients")
-    made = known.get(total)
+    made: Traced | None = known.get(total)
     if made is None:
         made = _build_gradient(body, outer, total)
         if not made.body.captures:
             known[total] = made
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def _build_gradient(body: FuncGraph, outer: Graph | None, total: bool) -> Traced:
@@ -194,7 +190,8 @@ class DefinedFunction:
         self.python_grad_func = python_grad_func
         self._eager: dict[Any, FuncGraph] = {}
         if input_types and not self._takes(len(input_types)):
-            raise ValueError(f"Defun: {self.name} takes {self._arity()} arguments, but {len(input_types)} types are declared")
+            count = len(input_types)
+            raise ValueError(f"Defun: {self.name} takes {self._arity()} arguments, but {count} types are declared")
 
     def __repr__(self) -> str:
         return f"<distgrad.Defun {self.name!r}>"
@@ -203,7 +200,7 @@ class DefinedFunction:
         name = kwargs.pop("name", None)
         if kwargs:
             raise ValueError(f"{self.name}: unknown keyword argument {next(iter(kwargs))!r}; pass tensors by position")
-        if not self._takes(len(args)) or self.input_types and len(args) != len(self.input_types):
+        if not self._takes(len(args)) or (self.input_types and len(args) != len(self.input_types)):
             expected = len(self.input_types) or self._arity()
             raise ValueError(f"{self.name} expects {expected} arguments, but {len(args)} are given")
         graph = graph_for(args)
@@ -233,12 +230,12 @@ class DefinedFunction:
         known = self._eager if graph is None else memo(graph, "calls")
         key = (self, *specs)
         with TRACING:
-            body = known.get(key)
+            body: FuncGraph | None = known.get(key)
             if body is None:
                 body = self._build(graph, specs)
                 if not body.captures:
                     known[key] = body
-        return body  # type: ignore[no-any-return]
+        return body
 
     def gradient(self, body: FuncGraph, graph: Graph | None) -> FuncGraph:
         """What a SymbolicGradient of this body computes: from all inputs and output gradients, all input gradients."""
@@ -263,7 +260,7 @@ class DefinedFunction:
     def _build(self, graph: Graph | None, specs: Sequence[Spec]) -> FuncGraph:
         if self.grad_func is not None and self.python_grad_func is not None:
             raise ValueError(f"Gradient defined twice for function {self.name}: give grad_func or python_grad_func")
-        body = FuncGraph(self.name, graph)
+        body = Body(self.name, graph)
         with body:
             for name, spec in zip(self._argument_names(len(specs)), specs, strict=True):
                 body.declared.append(body.add("Placeholder", (), [spec], name=op_name(name)).outputs[0])
@@ -287,7 +284,7 @@ class DefinedFunction:
         name, n = self.name, 0
         while graph.functions.setdefault(name, self) is not self:
             if self.named:
-                raise ValueError(f"another function named {name!r} was called in this graph; give one another func_name")
+                raise ValueError(f"another function named {name!r} was called in this graph; choose another func_name")
             n += 1
             name = f"{self.name}_{n}"
         return name
@@ -307,7 +304,7 @@ class DefinedFunction:
         return [*self._names, *(f"{self._rest}_{i}" for i in range(count - len(self._names)))]
 
     def _takes(self, count: int) -> bool:
-        return count == len(self._names) or self._rest is not None and count > len(self._names)
+        return count == len(self._names) or (self._rest is not None and count > len(self._names))
 
     def _arity(self) -> str:
         return f"{len(self._names)}" + (" or more" if self._rest else "")
@@ -346,7 +343,7 @@ def symbolic_gradient(input: Any, Tout: Any, f: Any, name: str | None = None) ->
         definition = _resolve(f, graph)
         count = definition.declared(len(types))
         if len(input) < count:
-            raise ValueError(f"SymbolicGradient: {definition.name} expects at least {count} inputs, but {len(input)} are given")
+            raise ValueError(f"SymbolicGradient: {definition.name} has {count} inputs, but {len(input)} are given")
         declared = definition.converted(input[:count])
         body = definition.specialised(graph, [spec_of(x) for x in declared])
         _check_counts(definition, body, len(input), types)
@@ -392,12 +389,13 @@ def _resolve(f: Any, graph: Graph | None) -> DefinedFunction:
 def _check_counts(definition: DefinedFunction, body: FuncGraph, given: int, types: Sequence[DType]) -> None:
     inputs, outputs = body.inputs, body.outputs
     if given != len(inputs) + len(outputs):
+        expected = len(inputs) + len(outputs)
         raise ValueError(
-            f"SymbolicGradient: {definition.name} expects {len(inputs) + len(outputs)} arguments, but {given} are given: "
-            f"{len(body.declared)} declared inputs, {len(body.captures)} captured ones, {len(outputs)} output gradients"
+            f"SymbolicGradient: {definition.name} expects {expected} arguments, but {given} are given: "
+            f"{len(body.declared)} declared inputs, {len(body.captures)} captured, {len(outputs)} output gradients"
         )
     if len(types) != len(inputs):
-        raise ValueError(f"SymbolicGradient returns {len(inputs)} tensors, one per input, but Tout has {len(types)} dtypes")
+        raise ValueError(f"SymbolicGradient returns {len(inputs)} tensors, one per input, but Tout has {len(types)}")
     for i, (dtype, t) in enumerate(zip(types, inputs, strict=True)):
         if dtype != t.dtype:
             raise TypeError(f"SymbolicGradient: Tout[{i}] is {dtype}, but input {i} of {definition.name} is {t.dtype}")

@@ -231,12 +231,13 @@ _IN_PLACE = {"at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", 
 
 
 def _name(f: Any) -> str:
+    name: str = f.__name__
     owner = getattr(f, "__self__", None)
     if isinstance(owner, np.ufunc):
-        return f"{_name(owner)}.{f.__name__}"
+        return f"{_name(owner)}.{name}"
     if isinstance(f, np.ufunc):
-        return f"numpy.{f.__name__}" if getattr(np, f.__name__, None) is f else f"the ufunc {f.__name__!r}"
-    return f"{f.__module__}.{f.__name__}"
+        return f"numpy.{name}" if numpy_function(name) is f else f"the ufunc {name!r}"
+    return f"{f.__module__}.{name}"
 
 
 def _unsupported(f: Any) -> str:

@@ -10,9 +10,9 @@ from distgrad.functional import symbolic_gradient
 def SymbolicGradient(*, input: Any, Tout: Any, f: Any, name: str | None = None) -> list[Any]:
     """The gradient of a function, as one op.
 
-    With `(y1, ..., yM) = f(x1, ..., xN)` and a loss L, `input` is `[x1, ..., xN, dL/dy1, ..., dL/dyM]` and the result is
-    `[dL/dx1, ..., dL/dxN]`. Tensors that f captured count as inputs, after the declared ones. No gradient is None: where
-    there is no path, behind ops without gradient, and for integers it is zeros.
+    With `(y1, ..., yM) = f(x1, ..., xN)` and a loss L, `input` is `[x1, ..., xN, dL/dy1, ..., dL/dyM]` and the result
+    is `[dL/dx1, ..., dL/dxN]`. Tensors that f captured count as inputs, after the declared ones. No gradient is None:
+    where there is no path, behind ops without gradient, and for integers it is zeros.
 
     Args:
         input: the inputs of f, then the gradients of its outputs.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from distgrad.graph import FuncGraph
+from distgrad.graph import Attrs, FuncGraph
+from distgrad.types import DType, Shape
 
 if TYPE_CHECKING:
     from distgrad.registry import OpDef
@@ -21,8 +22,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Runtime(Protocol):
     """What building needs of a session."""
 
-    def evaluate(self, definition: OpDef, inputs: Sequence[Array], attrs: dict[str, Any]) -> list[Array]:
-        """Compute one op at once."""
+    def evaluate(
+        self, definition: OpDef, inputs: Sequence[Array], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
+    ) -> list[Array]:
+        """Compute one op at once; the results have the types that its shape rule gave."""
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
         """Run a root function body on its declared inputs, and commit its assigns."""

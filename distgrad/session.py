@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from distgrad import nest, runtime
-from distgrad.graph import FuncGraph, Graph, Operation, Tensor
+from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.registry import OpDef
 from distgrad.scheduler.program import Program, lower
-from distgrad.types import Spec
+from distgrad.types import DType, Shape, Spec
 from distgrad.variables import Variable
 from distgrad.workers import reference
 
@@ -58,8 +58,10 @@ class Session:
         values = iter(self._execute(program, [_feed_value(t, value) for t, value in feeds], graph))
         return nest.map_structure(lambda leaf: _result(leaf, values), fetches)
 
-    def evaluate(self, definition: OpDef, inputs: Sequence[Array], attrs: dict[str, Any]) -> list[Array]:
-        return reference.apply(definition, inputs, attrs)
+    def evaluate(
+        self, definition: OpDef, inputs: Sequence[Array], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
+    ) -> list[Array]:
+        return reference.apply(definition, inputs, attrs, specs)
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
         program = self._lowered(body, body.outputs, body.declared, body.effects)

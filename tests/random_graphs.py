@@ -63,12 +63,12 @@ class RandomGraph:
 # -- what nodes there are ----------------------------------------------------------------------------------------
 
 
-def _each(shapes: Sequence[Shape]) -> Iterator[Option]:
+def each(shapes: Sequence[Shape]) -> Iterator[Option]:
     for v, shape in enumerate(shapes):
         yield (v,), {}, (shape,)
 
 
-def _pairs(shapes: Sequence[Shape]) -> Iterator[Option]:
+def pairs(shapes: Sequence[Shape]) -> Iterator[Option]:
     for a, shape_a in enumerate(shapes):
         for b, shape_b in enumerate(shapes):
             try:
@@ -85,7 +85,7 @@ def _matmul(shapes: Sequence[Shape]) -> Iterator[Option]:
                 yield (a, b), {}, ((n, m),)
 
 
-def _reduced(shapes: Sequence[Shape]) -> Iterator[Option]:
+def reduced(shapes: Sequence[Shape]) -> Iterator[Option]:
     for v, shape in enumerate(shapes):
         for axis in range(len(shape)):
             for keepdims in (False, True):
@@ -156,49 +156,49 @@ class RandomOp:
     build: Build
 
 
-def _one(f: Callable[..., Any]) -> Build:
+def one(f: Callable[..., Any]) -> Build:
     return lambda xs, attrs: [f(*xs, **attrs)]
 
 
-def _keep(*bounds: float) -> float:
+def keep(*bounds: float) -> float:
     return max(bounds)
 
 
-def _unit(*bounds: float) -> float:
+def unit(*bounds: float) -> float:
     return 1.0
 
 
 #: Ops that are smooth everywhere: finite differences tell their gradients.
 SMOOTH: dict[str, RandomOp] = {
-    "Tanh": RandomOp(_each, _unit, _one(dg.tanh)),
-    "Sin": RandomOp(_each, _unit, _one(dg.sin)),
-    "Sigmoid": RandomOp(_each, _unit, _one(dg.sigmoid)),
-    "Neg": RandomOp(_each, _keep, _one(dg.negative)),
-    "Identity": RandomOp(_each, _keep, _one(dg.identity)),
-    "Square": RandomOp(_each, lambda x: x * x, _one(dg.square)),
-    "Exp": RandomOp(_each, lambda x: float(np.exp(x)), _one(dg.exp)),
-    "Add": RandomOp(_pairs, lambda x, y: x + y, _one(dg.add)),
-    "Sub": RandomOp(_pairs, lambda x, y: x + y, _one(dg.subtract)),
-    "Mul": RandomOp(_pairs, lambda x, y: x * y, _one(dg.multiply)),
-    "SafeDiv": RandomOp(_pairs, lambda x, y: x, _one(lambda x, y: dg.divide(x, 1 + y * y))),
-    "MatMul": RandomOp(_matmul, lambda x, y: 3 * x * y, _one(dg.matmul)),
-    "Sum": RandomOp(_reduced, lambda x: 6 * x, _one(dg.sum)),
-    "Reshape": RandomOp(_reshaped, _keep, _one(dg.reshape)),
-    "Transpose": RandomOp(_transposed, _keep, _one(dg.transpose)),
-    "Concat": RandomOp(_joined, _keep, lambda xs, attrs: [dg.concatenate(list(xs), **attrs)]),
-    "Stack": RandomOp(_stacked, _keep, lambda xs, attrs: [dg.stack(list(xs), **attrs)]),
-    "Split": RandomOp(_halved, _keep, lambda xs, attrs: dg.split(xs[0], 2, **attrs)),
-    "Slice": RandomOp(_sliced, _keep, lambda xs, attrs: [xs[0][attrs["start"] :]]),
-    "Gather": RandomOp(_gathered, _keep, lambda xs, attrs: [dg.gather(xs[0], list(attrs["indices"]))]),
+    "Tanh": RandomOp(each, unit, one(dg.tanh)),
+    "Sin": RandomOp(each, unit, one(dg.sin)),
+    "Sigmoid": RandomOp(each, unit, one(dg.sigmoid)),
+    "Neg": RandomOp(each, keep, one(dg.negative)),
+    "Identity": RandomOp(each, keep, one(dg.identity)),
+    "Square": RandomOp(each, lambda x: x * x, one(dg.square)),
+    "Exp": RandomOp(each, lambda x: float(np.exp(x)), one(dg.exp)),
+    "Add": RandomOp(pairs, lambda x, y: x + y, one(dg.add)),
+    "Sub": RandomOp(pairs, lambda x, y: x + y, one(dg.subtract)),
+    "Mul": RandomOp(pairs, lambda x, y: x * y, one(dg.multiply)),
+    "SafeDiv": RandomOp(pairs, lambda x, y: x, one(lambda x, y: dg.divide(x, 1 + y * y))),
+    "MatMul": RandomOp(_matmul, lambda x, y: 3 * x * y, one(dg.matmul)),
+    "Sum": RandomOp(reduced, lambda x: 6 * x, one(dg.sum)),
+    "Reshape": RandomOp(_reshaped, keep, one(dg.reshape)),
+    "Transpose": RandomOp(_transposed, keep, one(dg.transpose)),
+    "Concat": RandomOp(_joined, keep, lambda xs, attrs: [dg.concatenate(list(xs), **attrs)]),
+    "Stack": RandomOp(_stacked, keep, lambda xs, attrs: [dg.stack(list(xs), **attrs)]),
+    "Split": RandomOp(_halved, keep, lambda xs, attrs: dg.split(xs[0], 2, **attrs)),
+    "Slice": RandomOp(_sliced, keep, lambda xs, attrs: [xs[0][attrs["start"] :]]),
+    "Gather": RandomOp(_gathered, keep, lambda xs, attrs: [dg.gather(xs[0], list(attrs["indices"]))]),
 }
 #: Ops with kinks, and ops that cut the path: only other builds of the same graph tell their gradients.
 OTHER: dict[str, RandomOp] = {
-    "Maximum": RandomOp(_pairs, _keep, _one(dg.maximum)),
-    "Abs": RandomOp(_each, _keep, _one(dg.abs)),
-    "Where": RandomOp(_pairs, _keep, _one(lambda x, y: dg.where(x > y, x, y * y))),
-    "StopGradient": RandomOp(_each, _keep, _one(dg.stop_gradient)),
-    "Floor": RandomOp(_each, lambda x: x + 1, _one(dg.floor)),
-    "Round": RandomOp(_each, lambda x: x + 1, _one(lambda x: dg.cast(dg.cast(x, "int32"), x.dtype))),
+    "Maximum": RandomOp(pairs, keep, one(dg.maximum)),
+    "Abs": RandomOp(each, keep, one(dg.abs)),
+    "Where": RandomOp(pairs, keep, one(lambda x, y: dg.where(x > y, x, y * y))),
+    "StopGradient": RandomOp(each, keep, one(dg.stop_gradient)),
+    "Floor": RandomOp(each, lambda x: x + 1, one(dg.floor)),
+    "Round": RandomOp(each, lambda x: x + 1, one(lambda x: dg.cast(dg.cast(x, "int32"), x.dtype))),
 }
 ALL = {**SMOOTH, **OTHER}
 
@@ -214,7 +214,7 @@ def random_graph(choose: Choose, ops: Mapping[str, RandomOp] = ALL, max_nodes: i
         op = choose(list(ops))
         options = [o for o in ops[op].options(shapes) if ops[op].bound(*[bounds[v] for v in o[0]]) <= LIMIT]
         if not options:
-            op, options = "Tanh", list(_each(shapes))
+            op, options = "Tanh", list(each(shapes))
         inputs, attrs, made = choose(options)
         nodes.append(Node(op, inputs, attrs, made))
         bound = ops.get(op, ALL["Tanh"]).bound(*[bounds[v] for v in inputs])

@@ -23,7 +23,10 @@ from .numpy_table import ARRAYS, ROWS, Row
 HERE = [row for row in ROWS if numpy_api.numpy_function(row.path) is not None]  # NumPy 2.0 lacks a few
 PARAMETERS = [pytest.param(row, id=row.path) for row in HERE]
 DIFFERENTIABLE = [p for p in PARAMETERS if p.values[0].order]
-DTYPES = [np.dtype(name) for name in ("bool", "int8", "uint8", "int32", "int64", "float16", "float32", "float64", "complex64")]
+DTYPES = [
+    np.dtype(t)
+    for t in (np.bool, np.int8, np.uint8, np.int32, np.int64, np.float16, np.float32, np.float64, np.complex64)
+]
 
 
 def leaves(result: Any) -> list[Any]:
@@ -62,7 +65,7 @@ def test_no_function_has_two_rows() -> None:
 
 def test_no_public_function_with_a_numpy_name_is_left_out() -> None:
     names = {name for name in dir(dg) if type(getattr(np, name, None)) in (np.ufunc, type(np.sum))}
-    assert names <= numpy_api.NAMES.keys()
+    assert names - numpy_api.NAMES.keys() == {"linspace"}  # which takes numbers only
 
 
 @pytest.mark.parametrize("row", PARAMETERS)
@@ -89,15 +92,15 @@ def test_a_row_without_gradient_has_none(row: Row) -> None:
     with dg.Graph():
         xs = [dg.constant(a) for a in row.inputs.values()]
         ys = [y for y in leaves(on_tensors(row)(*xs)) if isinstance(y, dg.Tensor) and trainable(y.dtype)]
-        if row.path != "astype":  # whose gradient is only too coarse for finite differences
-            assert [g for y in ys for g in dg.gradients(y, xs)] == [None] * len(xs) * len(ys)
+        assert [g for y in ys for g in dg.gradients(y, xs)] == [None] * len(xs) * len(ys)
 
 
 def test_the_table_in_the_docs_is_up_to_date() -> None:
     if len(HERE) < len(ROWS):
         pytest.skip("this NumPy lacks functions of the table")
     root = Path(__file__).parent.parent
-    made = subprocess.run([sys.executable, root / "docs/make_numpy.py", "--print"], capture_output=True, text=True, check=True)
+    command = [sys.executable, root / "docs/make_numpy.py", "--print"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True)
     assert (root / "docs/numpy.md").read_text() == made.stdout, "docs/numpy.md is stale: run `make docs-numpy`"
 
 
@@ -117,20 +120,29 @@ def example(dtype: Any) -> Any:
     return np.ones((2, 2), dtype)
 
 
-@pytest.mark.parametrize("name", sorted(n for n in numpy_api.NAMES if getattr(numpy_api.numpy_function(n), "nin", 0) == 1))
+def ufuncs(nin: int) -> list[str]:
+    return sorted(n for n in numpy_api.NAMES if getattr(numpy_api.numpy_function(n), "nin", 0) == nin)
+
+
+#: Given back as they are, though NumPy refuses them or makes int8 of them.
+UNCHANGED = {("conj", "bool"), ("conjugate", "bool"), ("positive", "bool")}
+
+
+@pytest.mark.parametrize("name", ufuncs(1))
 def test_unary_ufuncs_promote_as_numpy_does(name: str) -> None:
     f = numpy_api.numpy_function(name)
     for dtype in DTYPES:
-        with dg.Graph():
-            assert dtype_of(f, dg.constant(example(dtype))) == dtype_of(f, example(dtype)), dtype
+        if (name, dtype.name) not in UNCHANGED:
+            with dg.Graph():
+                assert dtype_of(f, dg.constant(example(dtype))) == dtype_of(f, example(dtype)), dtype
 
 
-@pytest.mark.parametrize("name", sorted(n for n in numpy_api.NAMES if getattr(numpy_api.numpy_function(n), "nin", 0) == 2))
+@pytest.mark.parametrize("name", ufuncs(2))
 def test_binary_ufuncs_promote_as_numpy_does(name: str) -> None:
     f = numpy_api.numpy_function(name)
-    others = [example(d) for d in DTYPES] + ([] if name == "matmul" else [True, 1, 1.5, np.float32(1), np.int8(1)])
+    scalars = [] if name == "matmul" else [True, 1, 1.5, np.float32(1), np.int8(1)]
     for dtype in DTYPES:
-        for other in others:
+        for other in (*[example(d) for d in DTYPES], *scalars):
             with dg.Graph():
                 x = dg.constant(example(dtype))
                 y = dg.constant(other) if isinstance(other, np.ndarray) else other
@@ -161,9 +173,14 @@ def test_joining_functions_promote_as_numpy_does(name: str) -> None:
                 assert dtype_of(f, dg.constant(example(a)), example(b)) == dtype_of(f, example(a), example(b)), (a, b)
 
 
-@pytest.mark.parametrize("name", "sum prod mean var std max min cumsum cumprod ptp median sort argmax any".split())
-def test_reductions_have_numpys_dtypes(name: str) -> None:
-    f = getattr(np, name)
+REDUCTIONS = (
+    np.sum, np.prod, np.mean, np.var, np.std, np.max, np.min, np.cumsum, np.cumprod, np.ptp, np.median, np.sort,
+    np.argmax, np.any,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("f", REDUCTIONS, ids=lambda f: f.__name__)
+def test_reductions_have_numpys_dtypes(f: Any) -> None:
     for dtype in DTYPES:
         with dg.Graph():
             assert dtype_of(f, dg.constant(example(dtype))) == dtype_of(f, example(dtype)), dtype
@@ -223,7 +240,7 @@ UNSUPPORTED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "copyto": (lambda t: np.copyto(np.zeros((2, 3)), t), r"numpy\.copyto .* writes into its argument"),
     "add.at": (lambda t: np.add.at(np.zeros((2, 3)), 0, t), r"numpy\.add\.at .*scatter_add"),
     "add.reduceat": (lambda t: np.add.reduceat(t, [0]), r"numpy\.add\.reduceat .* numpy\.add\.reduce"),
-    "add.outer": (lambda t: np.add.outer(t, t), r"numpy\.add\.outer .* numpy\.multiply\.outer"),
+    "add.outer": (lambda t: np.add.outer(t, t), r"numpy\.add\.outer .* numpy\.outer"),
     "subtract.reduce": (np.subtract.reduce, r"numpy\.subtract\.reduce is not supported"),
     "fft": (np.fft.fft, r"numpy\.fft\.fft is not supported on tensors\. docs/numpy\.md"),
     "lstsq": (lambda t: np.linalg.lstsq(t, t), r"numpy\.linalg\.lstsq .* numpy\.linalg\."),
@@ -254,16 +271,16 @@ def test_scipys_ufuncs_are_sent_to_distgrads(t: Any) -> None:
 
 # -- mixing ------------------------------------------------------------------------------------------------------
 
-OPERATORS = {
-    name: getattr(operator, name)
-    for name in "add sub mul truediv floordiv mod pow lt le gt ge eq ne".split()
-} | {"divmod": divmod}
+OPERATORS = (
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow, divmod,
+    operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("f", OPERATORS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("other", [ARRAYS["pos"], np.float64(1.5), np.float32(1.5), np.int64(2), 1.5, 2], ids=repr)
-def test_operators_record_on_both_sides(name: str, other: Any) -> None:
-    f, x = OPERATORS[name], ARRAYS["pos"]
+def test_operators_record_on_both_sides(f: Any, other: Any) -> None:
+    x = ARRAYS["pos"]
     for call in (lambda t: f(t, other), lambda t: f(other, t)):
         for found, expected in zip(in_graph(call, x), leaves(call(x)), strict=True):
             assert found.dtype == expected.dtype
@@ -383,7 +400,9 @@ METHODS: dict[str, Callable[[Any], Any]] = {
     "transpose": lambda x: (x.transpose(), x.transpose(1, 0), x.transpose((1, 0))),
     "var": lambda x: x.var(),
 }
-PROPERTIES = {name: operator.attrgetter(name) for name in ("T", "imag", "itemsize", "mT", "nbytes", "ndim", "real", "size")}
+PROPERTIES = {
+    name: operator.attrgetter(name) for name in ("T", "imag", "itemsize", "mT", "nbytes", "ndim", "real", "size")
+}
 
 
 def test_every_method_has_a_row() -> None:

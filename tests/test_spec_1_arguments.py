@@ -10,6 +10,8 @@ import pytest
 
 import distgrad as dg
 from distgrad.graph import check_graph, outside
+from distgrad.ops.builder import elementwise, make
+from distgrad.registry import define
 
 from .support import assert_values, f32, new_ops, run, unregistered
 
@@ -155,6 +157,7 @@ def test_1_11_the_cost_does_not_depend_on_unrelated_ops(graph: dg.Graph) -> None
             del op.inputs, op.outputs, op.attrs  # whoever reads them gets an AttributeError
     with new_ops(graph) as added:
         found = G(y, x)
+        assert G(unrelated, []) == []
     assert found[0] is not None
     assert len(added) < 10
     graph.ops.clear()  # it cannot be checked any more
@@ -277,6 +280,21 @@ def test_1_19_a_wrong_shape_from_a_rule_names_op_input_shapes_and_line(graph: dg
 @dg.RegisterGradient("TestDoubledShape")
 def _doubled_shape(op: dg.Operation, g: dg.Tensor) -> object:
     return dg.stack([g, g])
+
+
+BROADCASTING = define("TestBroadcasting", elementwise, broadcasting=True, kernel=np.add)
+
+
+@dg.RegisterGradient("TestBroadcasting")
+def _too_small(op: dg.Operation, g: dg.Tensor) -> object:
+    return dg.sum(g), g
+
+
+def test_1_19_a_rule_of_a_broadcasting_op_may_not_return_less_than_the_input() -> None:
+    x, b = f32([[1.0, 2.0]]), f32([1.0, 2.0])
+    y = make(BROADCASTING, (x, b))
+    with pytest.raises(ValueError, match=r"input 0 of op 'TestBroadcasting' .* has shape \[\], .* has shape \[1, 2\]"):
+        G(y, b)
 
 
 def test_1_20_a_scalar_gradient_is_broadcast_to_y() -> None:

@@ -11,6 +11,8 @@ import pytest
 
 import distgrad as dg
 from distgrad.graph import check_graph
+from distgrad.ops.builder import make, same
+from distgrad.registry import define
 
 from .support import assert_values, f32, run
 
@@ -248,6 +250,20 @@ def test_1_40_an_integer_x_has_no_gradient() -> None:
 def test_1_40_an_integer_y_gives_nothing() -> None:
     x = f32([3.9, 4.1])
     assert G(dg.cast(x, "int32"), x) == [None]
+
+
+SHIFT = define("TestShift", same, kernel=lambda x, k: x + k.astype(x.dtype))
+
+
+@dg.RegisterGradient("TestShift")
+def _shift_grad(op: dg.Operation, g: dg.Tensor) -> object:
+    return g, dg.ones_like(op.inputs[1])
+
+
+def test_1_40_what_a_rule_returns_for_an_integer_is_dropped() -> None:
+    x = f32(3.0)
+    k = dg.cast(x, "int32")
+    assert_values(G(make(SHIFT, (x, k)), [x, k]), [1.0, None])
 
 
 def test_1_41_an_integer_among_the_ys_adds_nothing() -> None:

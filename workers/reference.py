@@ -9,7 +9,7 @@ import numpy as np
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.program import Program, Step
-from distgrad.types import Spec
+from distgrad.types import DType, Shape, Spec
 from distgrad.workers.kernels import KERNELS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -50,27 +50,25 @@ def _last_uses(program: Program) -> dict[int, list[int]]:
 
 def _run_step(step: Step, inputs: Sequence[Array], specs: Sequence[Spec]) -> list[Array]:
     try:
-        outputs = apply(OPS[step.type], inputs, step.attrs)
-        _check(step, outputs, specs)
+        return apply(OPS[step.type], inputs, step.attrs, specs)
     except Exception as e:
         got = ", ".join(str(Spec(x.shape, x.dtype)) for x in inputs)
         e.add_note(f"distgrad: in op {step.name!r} (type {step.type}, at {step.source}) on inputs ({got})")
         raise
-    return outputs
 
 
-def apply(definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any]) -> list[Array]:
+def apply(
+    definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any], specs: Sequence[tuple[Shape, DType]]
+) -> list[Array]:
     """One op on arrays. A user's own kernel takes the arrays alone, a built-in one the array namespace too."""
     with np.errstate(all="ignore"):
         if definition.kernel is not None:
             made = definition.kernel(*inputs, **attrs)
         else:
             made = KERNELS[definition.type](np, *inputs, **attrs)
-    return [np.asarray(x) for x in (made if isinstance(made, tuple | list) else (made,))]
-
-
-def _check(step: Step, outputs: Sequence[Array], specs: Sequence[Spec]) -> None:
-    got = [Spec(x.shape, x.dtype) for x in outputs]
-    if got != list(specs):
-        made, want = (", ".join(map(str, types)) for types in (got, specs))
-        raise TypeError(f"the kernel of {step.type} made ({made}) where its shape rule says ({want})")
+    outputs = [np.asarray(x) for x in (made if isinstance(made, tuple | list) else (made,))]
+    if [(x.shape, x.dtype) for x in outputs] != list(specs):
+        got = ", ".join(str(Spec(x.shape, x.dtype)) for x in outputs)
+        want = ", ".join(str(Spec(*spec)) for spec in specs)
+        raise TypeError(f"the kernel of {definition.type} made ({got}) where its shape rule says ({want})")
+    return outputs

@@ -40,30 +40,31 @@ def _make_converted(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs, name: str |
     graph = graph_for(inputs)
     if graph is None:
         arrays = [as_array(x) for x in inputs]
-        d.infer(*arrays, **attrs)  # the same errors as in a graph
-        return runtime.current().evaluate(d, arrays, dict(attrs))  # type: ignore[return-value]
+        specs = d.infer(*arrays, **attrs)  # the same errors as in a graph
+        return runtime.current().evaluate(d, arrays, attrs, _listed(specs))  # type: ignore[return-value]
     if graph is not _context.graph:
         with graph:
             return _make_converted(d, inputs, attrs, name)
     tensors = tuple([convert(x) for x in inputs])
-    specs = d.infer(*tensors, **attrs)
-    return list(graph.add(d.type, tensors, specs if isinstance(specs, list) else (specs,), attrs, name).outputs)
+    return list(graph.add(d.type, tensors, _listed(d.infer(*tensors, **attrs)), attrs, name).outputs)
+
+
+def _listed(specs: Any) -> list[tuple[Shape, DType]]:
+    return specs if isinstance(specs, list) else [specs]
 
 
 def graph_for(inputs: Sequence[Any]) -> Graph | None:
     """Where an op on these inputs belongs: the function being traced, else the inputs' graph, else the current one."""
     current = _context.graph
-    if isinstance(current, FuncGraph):
-        return current
+    return current if isinstance(current, FuncGraph) else _graph_of(inputs) or current
+
+
+def _graph_of(inputs: Sequence[Any]) -> Graph | None:
     for x in inputs:
-        graph = getattr(x, "graph", None)
+        graph = _graph_of(x) if isinstance(x, list | tuple) else getattr(x, "graph", None)
         if isinstance(graph, Graph):
             return graph
-        if isinstance(x, list | tuple):
-            graph = graph_for(x)
-            if graph is not None:
-                return graph
-    return current
+    return None
 
 
 # -- converting --------------------------------------------------------------------------------------------------
@@ -88,7 +89,7 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         return made
     if graph is None and graph_for((x,)) is None:
         return as_array(x, dtype)  # type: ignore[return-value]
-    if isinstance(x, list | tuple) and _has_tensor(x):
+    if isinstance(x, list | tuple) and has_tensor(x):
         from distgrad.ops.array import stack  # a family, which itself builds on this module
 
         return stack([convert(item, dtype) for item in x], name=name)
@@ -97,9 +98,10 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     return make(CONST, (), {"value": value}, name)
 
 
-def _has_tensor(x: Any) -> bool:
+def has_tensor(x: Any) -> bool:
+    """Whether a nested list holds something that only a graph can make a value of."""
     if isinstance(x, list | tuple):
-        return any(_has_tensor(item) for item in x)
+        return any(has_tensor(item) for item in x)
     return isinstance(x, Tensor) or hasattr(x, "__tensor__")
 
 
@@ -135,6 +137,8 @@ def typed(x: Any) -> Any:
 
 def _kind(x: Any) -> Any:
     """What NumPy's promotion looks at: a dtype, or the Python type of a weak scalar."""
+    if type(x) is bool:
+        return BOOL  # not weak: there is no other dtype that it could adapt to
     return type(x) if type(x) in _SCALARS else x.dtype
 
 
@@ -148,7 +152,9 @@ def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
     if all(isinstance(k, type) for k in kinds):
         kinds = tuple(np.dtype(k) for k in kinds)
     *ins, out = ufunc.resolve_dtypes((*kinds, None))
-    return ins[0] if out == BOOL or out.kind != ins[0].kind and ins[0].kind == "c" else out
+    if out == BOOL:  # a comparison, of two dtypes where no single one holds both (int64 and uint64)
+        return np.result_type(*ins)
+    return ins[0] if out.kind != ins[0].kind == "c" else out
 
 
 def promote(ufunc: np.ufunc, *xs: Any) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -195,6 +194,7 @@ def _add_n_grad(op: Operation, g: Any) -> Any:
 # -- order -------------------------------------------------------------------------------------------------------
 
 define("NoOp", lambda: [], stateful=True)
+no_gradient("NoOp")
 
 
 def no_op(name: str | None = None) -> Operation:
@@ -243,26 +243,8 @@ def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequ
             return [None if t is None else identity(t, name="control_dependency") for t in tensors]
 
 
-def control_dependencies(dependencies: Iterable[Any] | None) -> Any:
-    """Ops built inside run after these. Outside any graph ops run at once, so there is nothing to wait for."""
-    graph = current_graph()
-    return nullcontext() if graph is None else graph.control_dependencies(dependencies)
-
-
-def name_scope(name: str | None) -> Any:
-    """Prefix the names of the ops built inside, as `Graph.name_scope`. Outside any graph there are no names."""
-    graph = current_graph()
-    return nullcontext(name) if graph is None else graph.name_scope(name)
-
-
-def device(name: str | None) -> Any:
-    """Place the ops built inside, as `Graph.device`. Outside any graph ops run where they are."""
-    graph = current_graph()
-    return nullcontext() if graph is None else graph.device(name)
-
-
 __all__ = [
-    "add_n", "constant", "control_dependencies", "device", "full", "group", "identity", "identity_n", "name_scope",
+    "add_n", "constant", "full", "group", "identity", "identity_n",
     "no_op", "ones", "ones_like", "placeholder", "prevent_gradient", "rank", "shape", "size", "stop_gradient", "zeros",
     "zeros_like",
 ]  # fmt: skip

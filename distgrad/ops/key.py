@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgrad.graph import Tensor
-from distgrad.ops.builder import _has_tensor, typed
+from distgrad.ops.builder import has_tensor, typed
 from distgrad.types import INT, Shape, Typed, broadcast_shapes
 
 ARRAY = "array"
@@ -92,7 +92,7 @@ def _item(k: Any) -> Any:
 
 
 def _as_array(k: Any) -> Any:
-    if isinstance(k, list | tuple) and not _has_tensor(k):
+    if isinstance(k, list | tuple) and not has_tensor(k):
         array = np.asarray(k)  # not a constant of the graph: its values are looked at now
         return array if array.size else array.astype(INT)
     return np.asarray(k) if isinstance(k, np.generic | bool) else typed(k)

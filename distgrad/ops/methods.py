@@ -96,10 +96,12 @@ METHODS: dict[str, Method] = {
 
 
 def _itemsize(self: Any) -> int:
+    """The bytes of one element."""
     return int(self.dtype.itemsize)
 
 
 def _nbytes(self: Any) -> int:
+    """The bytes of all elements."""
     return numpy_api.size(self) * _itemsize(self)
 
 
@@ -182,7 +184,12 @@ def _refused() -> dict[str, Method]:
     return {name: _value(name) for name in VALUES} | {name: _write(name, remedy) for name, remedy in WRITES.items()}
 
 
-_TABLE: dict[str, Any] = _special() | METHODS | _refused() | {name: property(f) for name, f in PROPERTIES.items()}
+def _property(f: Method) -> property:
+    """The builder as a property, without its example: doctest would run that in the module of the class."""
+    return property(f, doc=(f.__doc__ or "").partition("\n")[0])
+
+
+_TABLE: dict[str, Any] = _special() | METHODS | _refused() | {name: _property(f) for name, f in PROPERTIES.items()}
 
 
 def install(cls: type) -> None:

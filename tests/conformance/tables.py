@@ -6,8 +6,7 @@ registered gradient, with a gradient that is explicitly disabled.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +15,9 @@ import numpy as np
 import tensorflow as tf
 
 import distgrad as dg
+from distgrad.graph import current_graph
 
-from ..random_graphs import ALL, Build, RandomOp, _each, _keep, _one, _pairs, _reduced, _unit
+from ..random_graphs import ALL, Build, Option, RandomOp, Shape, each, keep, one, pairs, reduced, unit
 
 #: A name under which no library has a gradient: an Identity that is sent there has none.
 NOWHERE = "distgrad_conformance_nowhere"
@@ -25,6 +25,13 @@ NOWHERE = "distgrad_conformance_nowhere"
 
 def _axis(f: Callable[..., Any]) -> Build:
     return lambda xs, attrs: [f(xs[0], axis=attrs["axis"], keepdims=attrs["keepdims"])]
+
+
+def along(shapes: Sequence[Shape]) -> Iterator[Option]:
+    """Ops along one axis that keep the shape."""
+    for v, shape in enumerate(shapes):
+        for axis in range(len(shape)):
+            yield (v,), {"axis": axis}, (shape,)
 
 
 def _unregistered(graph: Callable[[], Any], identity: Callable[..., Any]) -> Build:
@@ -36,122 +43,116 @@ def _unregistered(graph: Callable[[], Any], identity: Callable[..., Any]) -> Bui
 
 
 EXTRA: dict[str, RandomOp] = {
-    "Minimum": RandomOp(_pairs, _keep, _one(dg.minimum)),
-    "Max": RandomOp(_reduced, _keep, _axis(dg.max)),
-    "Mean": RandomOp(_reduced, _keep, _axis(dg.mean)),
-    "Prod": RandomOp(_reduced, lambda x: max(x, 1.0) ** 3, _axis(dg.prod)),
-    "LogSumExp": RandomOp(_reduced, lambda x: x + 2, _axis(dg.logsumexp)),
-    "Cumsum": RandomOp(_reduced, lambda x: 3 * x, lambda xs, attrs: [dg.cumsum(xs[0], axis=attrs["axis"])]),
-    "Softmax": RandomOp(_reduced, _unit, lambda xs, attrs: [dg.nn.softmax(xs[0], axis=attrs["axis"])]),
-    "Softplus": RandomOp(_each, lambda x: x + 1, _one(dg.nn.softplus)),
-    "Relu": RandomOp(_each, _keep, _one(dg.nn.relu)),
-    "Erf": RandomOp(_each, _unit, _one(dg.erf)),
-    "Atan": RandomOp(_each, lambda x: 2.0, _one(dg.arctan)),
-    "Log1p": RandomOp(_each, _keep, _one(lambda x: dg.log1p(x * x))),
-    "Rsqrt": RandomOp(_each, _unit, _one(lambda x: dg.rsqrt(1 + x * x))),
-    "Pow": RandomOp(_each, lambda x: (1 + x * x) ** 1.5, _one(lambda x: (1 + x * x) ** 1.5)),
-    "Sign": RandomOp(_each, _unit, _one(dg.sign)),
-    "PreventGradient": RandomOp(_each, _keep, _one(lambda x: dg.prevent_gradient(x, "no"))),
-    "Unregistered": RandomOp(_each, _keep, _unregistered(lambda: _distgrad_graph(), dg.identity)),
+    "Minimum": RandomOp(pairs, keep, one(dg.minimum)),
+    "Max": RandomOp(reduced, keep, _axis(dg.max)),
+    "Mean": RandomOp(reduced, keep, _axis(dg.mean)),
+    "Prod": RandomOp(reduced, lambda x: max(x, 1.0) ** 3, _axis(dg.prod)),
+    "LogSumExp": RandomOp(reduced, lambda x: x + 2, _axis(dg.logsumexp)),
+    "Cumsum": RandomOp(along, lambda x: 3 * x, one(dg.cumsum)),
+    "Softmax": RandomOp(along, unit, one(dg.nn.softmax)),
+    "Softplus": RandomOp(each, lambda x: x + 1, one(dg.nn.softplus)),
+    "Relu": RandomOp(each, keep, one(dg.nn.relu)),
+    "Erf": RandomOp(each, unit, one(dg.erf)),
+    "Atan": RandomOp(each, lambda x: 2.0, one(dg.arctan)),
+    "Log1p": RandomOp(each, keep, one(lambda x: dg.log1p(x * x))),
+    "Rsqrt": RandomOp(each, unit, one(lambda x: dg.rsqrt(1 + x * x))),
+    "Pow": RandomOp(each, lambda x: (1 + x * x) ** 1.5, one(lambda x: (1 + x * x) ** 1.5)),
+    "Sign": RandomOp(each, unit, one(dg.sign)),
+    "PreventGradient": RandomOp(each, keep, one(lambda x: dg.prevent_gradient(x, "no"))),
+    "Unregistered": RandomOp(each, keep, _unregistered(current_graph, dg.identity)),
 }
 OPS: dict[str, RandomOp] = {**ALL, **EXTRA}
 #: Ops at which only structure is compared: they raise in graph libraries and do not exist in JAX.
 RAISING = ("PreventGradient", "Unregistered")
 
-
-def _distgrad_graph() -> Any:
-    graph = dg.graph.current_graph()
-    return contextlib.nullcontext() if graph is None else graph
-
-
 DISTGRAD: dict[str, Build] = {name: op.build for name, op in OPS.items()}
 
 TENSORFLOW: dict[str, Build] = {
-    "Tanh": _one(tf.tanh),
-    "Sin": _one(tf.sin),
-    "Sigmoid": _one(tf.sigmoid),
-    "Neg": _one(tf.negative),
-    "Identity": _one(tf.identity),
-    "Square": _one(tf.square),
-    "Exp": _one(tf.exp),
-    "Add": _one(tf.add),
-    "Sub": _one(tf.subtract),
-    "Mul": _one(tf.multiply),
-    "SafeDiv": _one(lambda x, y: x / (1 + y * y)),
-    "MatMul": _one(tf.matmul),
+    "Tanh": one(tf.tanh),
+    "Sin": one(tf.sin),
+    "Sigmoid": one(tf.sigmoid),
+    "Neg": one(tf.negative),
+    "Identity": one(tf.identity),
+    "Square": one(tf.square),
+    "Exp": one(tf.exp),
+    "Add": one(tf.add),
+    "Sub": one(tf.subtract),
+    "Mul": one(tf.multiply),
+    "SafeDiv": one(lambda x, y: x / (1 + y * y)),
+    "MatMul": one(tf.matmul),
     "Sum": _axis(tf.reduce_sum),
-    "Reshape": _one(tf.reshape),
-    "Transpose": _one(tf.transpose),
+    "Reshape": one(tf.reshape),
+    "Transpose": one(tf.transpose),
     "Concat": lambda xs, attrs: [tf.concat(list(xs), attrs["axis"])],
     "Stack": lambda xs, attrs: [tf.stack(list(xs))],
     "Split": lambda xs, attrs: tf.split(xs[0], 2, attrs["axis"]),
     "Slice": lambda xs, attrs: [xs[0][attrs["start"] :]],
     "Gather": lambda xs, attrs: [tf.gather(xs[0], list(attrs["indices"]))],
-    "Maximum": _one(tf.maximum),
-    "Abs": _one(tf.abs),
-    "Where": _one(lambda x, y: tf.where(x > y, x, y * y)),
-    "StopGradient": _one(tf.stop_gradient),
-    "Floor": _one(tf.floor),
-    "Round": _one(lambda x: tf.cast(tf.cast(x, tf.int32), x.dtype)),
-    "Minimum": _one(tf.minimum),
+    "Maximum": one(tf.maximum),
+    "Abs": one(tf.abs),
+    "Where": one(lambda x, y: tf.where(x > y, x, y * y)),
+    "StopGradient": one(tf.stop_gradient),
+    "Floor": one(tf.floor),
+    "Round": one(lambda x: tf.cast(tf.cast(x, tf.int32), x.dtype)),
+    "Minimum": one(tf.minimum),
     "Max": _axis(tf.reduce_max),
     "Mean": _axis(tf.reduce_mean),
     "Prod": _axis(tf.reduce_prod),
     "LogSumExp": _axis(tf.reduce_logsumexp),
-    "Cumsum": lambda xs, attrs: [tf.cumsum(xs[0], axis=attrs["axis"])],
-    "Softmax": lambda xs, attrs: [tf.nn.softmax(xs[0], axis=attrs["axis"])],
-    "Softplus": _one(tf.nn.softplus),
-    "Relu": _one(tf.nn.relu),
-    "Erf": _one(tf.math.erf),
-    "Atan": _one(tf.atan),
-    "Log1p": _one(lambda x: tf.math.log1p(x * x)),
-    "Rsqrt": _one(lambda x: tf.math.rsqrt(1 + x * x)),
-    "Pow": _one(lambda x: (1 + x * x) ** 1.5),
-    "Sign": _one(tf.sign),
-    "PreventGradient": _one(lambda x: tf.raw_ops.PreventGradient(input=x, message="no")),
+    "Cumsum": one(tf.cumsum),
+    "Softmax": one(tf.nn.softmax),
+    "Softplus": one(tf.nn.softplus),
+    "Relu": one(tf.nn.relu),
+    "Erf": one(tf.math.erf),
+    "Atan": one(tf.atan),
+    "Log1p": one(lambda x: tf.math.log1p(x * x)),
+    "Rsqrt": one(lambda x: tf.math.rsqrt(1 + x * x)),
+    "Pow": one(lambda x: (1 + x * x) ** 1.5),
+    "Sign": one(tf.sign),
+    "PreventGradient": one(lambda x: tf.raw_ops.PreventGradient(input=x, message="no")),
     "Unregistered": _unregistered(tf.compat.v1.get_default_graph, tf.identity),
 }
 
 JAX: dict[str, Build] = {
-    "Tanh": _one(jnp.tanh),
-    "Sin": _one(jnp.sin),
-    "Sigmoid": _one(jax.nn.sigmoid),
-    "Neg": _one(jnp.negative),
-    "Identity": _one(lambda x: x),
-    "Square": _one(jnp.square),
-    "Exp": _one(jnp.exp),
-    "Add": _one(jnp.add),
-    "Sub": _one(jnp.subtract),
-    "Mul": _one(jnp.multiply),
-    "SafeDiv": _one(lambda x, y: x / (1 + y * y)),
-    "MatMul": _one(jnp.matmul),
+    "Tanh": one(jnp.tanh),
+    "Sin": one(jnp.sin),
+    "Sigmoid": one(jax.nn.sigmoid),
+    "Neg": one(jnp.negative),
+    "Identity": one(lambda x: x),
+    "Square": one(jnp.square),
+    "Exp": one(jnp.exp),
+    "Add": one(jnp.add),
+    "Sub": one(jnp.subtract),
+    "Mul": one(jnp.multiply),
+    "SafeDiv": one(lambda x, y: x / (1 + y * y)),
+    "MatMul": one(jnp.matmul),
     "Sum": _axis(jnp.sum),
-    "Reshape": _one(jnp.reshape),
-    "Transpose": _one(jnp.transpose),
+    "Reshape": one(jnp.reshape),
+    "Transpose": one(jnp.transpose),
     "Concat": lambda xs, attrs: [jnp.concatenate(list(xs), attrs["axis"])],
     "Stack": lambda xs, attrs: [jnp.stack(list(xs))],
     "Split": lambda xs, attrs: jnp.split(xs[0], 2, attrs["axis"]),
     "Slice": lambda xs, attrs: [xs[0][attrs["start"] :]],
     "Gather": lambda xs, attrs: [xs[0][np.array(attrs["indices"])]],
-    "Maximum": _one(jnp.maximum),
-    "Abs": _one(jnp.abs),
-    "Where": _one(lambda x, y: jnp.where(x > y, x, y * y)),
-    "StopGradient": _one(jax.lax.stop_gradient),
-    "Floor": _one(jnp.floor),
-    "Round": _one(lambda x: x.astype(jnp.int32).astype(x.dtype)),
-    "Minimum": _one(jnp.minimum),
+    "Maximum": one(jnp.maximum),
+    "Abs": one(jnp.abs),
+    "Where": one(lambda x, y: jnp.where(x > y, x, y * y)),
+    "StopGradient": one(jax.lax.stop_gradient),
+    "Floor": one(jnp.floor),
+    "Round": one(lambda x: x.astype(jnp.int32).astype(x.dtype)),
+    "Minimum": one(jnp.minimum),
     "Max": _axis(jnp.max),
     "Mean": _axis(jnp.mean),
     "Prod": _axis(jnp.prod),
     "LogSumExp": _axis(jax.nn.logsumexp),
-    "Cumsum": lambda xs, attrs: [jnp.cumsum(xs[0], axis=attrs["axis"])],
-    "Softmax": lambda xs, attrs: [jax.nn.softmax(xs[0], axis=attrs["axis"])],
-    "Softplus": _one(jax.nn.softplus),
-    "Relu": _one(jax.nn.relu),
-    "Erf": _one(jax.scipy.special.erf),
-    "Atan": _one(jnp.arctan),
-    "Log1p": _one(lambda x: jnp.log1p(x * x)),
-    "Rsqrt": _one(lambda x: jax.lax.rsqrt(1 + x * x)),
-    "Pow": _one(lambda x: (1 + x * x) ** 1.5),
-    "Sign": _one(jnp.sign),
+    "Cumsum": one(jnp.cumsum),
+    "Softmax": one(jax.nn.softmax),
+    "Softplus": one(jax.nn.softplus),
+    "Relu": one(jax.nn.relu),
+    "Erf": one(jax.scipy.special.erf),
+    "Atan": one(jnp.arctan),
+    "Log1p": one(lambda x: jnp.log1p(x * x)),
+    "Rsqrt": one(lambda x: jax.lax.rsqrt(1 + x * x)),
+    "Pow": one(lambda x: (1 + x * x) ** 1.5),
+    "Sign": one(jnp.sign),
 }

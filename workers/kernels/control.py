@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from distgrad.workers.kernels.index import add_rows
 from distgrad.workers.kernels.table import kernel
 
 
@@ -72,6 +73,4 @@ def add_n(xp: Any, *xs: Any) -> Any:
 
 @kernel("UnsortedSegmentSum")
 def unsorted_segment_sum(xp: Any, values: Any, indices: Any, *, num_segments: int) -> Any:
-    out = xp.zeros((num_segments, *values.shape[indices.ndim :]), dtype=values.dtype)
-    xp.add.at(out, indices, values)
-    return out
+    return add_rows(xp, xp.zeros((num_segments, *values.shape[indices.ndim :]), dtype=values.dtype), indices, values)
