@@ -109,8 +109,7 @@ def main() -> None:
         for job in jobs:
             print(f"round {i + 1} of {args.rounds}: {job[0]}, {job[1]:,} ops", file=sys.stderr)
             seen[job].append(run_child(*job))
-    medians = {job: tuple(statistics.median(column) for column in zip(*rows, strict=True)) for job, rows in seen.items()}
-    report(medians)
+    report({job: tuple(map(statistics.median, zip(*rows, strict=True))) for job, rows in seen.items()})
     if args.million:
         million()
 
@@ -129,7 +128,8 @@ def report(medians: dict[tuple[str, int], tuple[float, ...]]) -> None:
 
 def verdict(what: str, ratio: float, bar: float, at_least: bool) -> None:
     reached = ratio >= bar if at_least else ratio <= bar
-    print(f"{what:45}{ratio:8.2f}  {'at least' if at_least else 'at most'} {bar:<5g} {'reached' if reached else 'MISSED'}")
+    asked = f"{'at least' if at_least else 'at most'} {bar:g}"
+    print(f"{what:45}{ratio:8.2f}  {asked:14} {'reached' if reached else 'MISSED'}")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os as _os
 
-# In a checkout scheduler/ and workers/ lie beside this folder, not in it; installed, they are its subfolders. This makes
-# `import distgrad` work in the checkout too, where the current directory shadows the installed package.
+# In a checkout scheduler/ and workers/ lie beside this folder, not in it; installed, they are its subfolders. This
+# makes `import distgrad` work in the checkout too, where the current directory shadows the installed package.
 if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.toml")):
     __path__.append(_os.path.abspath(_os.path.join(_os.path.dirname(__file__), "..")))
 
@@ -51,8 +51,9 @@ __all__ = [
     "AggregationMethod", "Defun", "Graph", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
     "Operation", "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "cast", "check_graph",
     "control_dependencies", "custom_gradient", "device", "explain_gradient", "function", "grad", "grad_pass_through",
-    "gradients", "hessian", "hessian_vector_product", "hessians", "hvp", "jacobian", "jvp", "linalg", "name_scope", "nn",
-    "no_gradient", "op", "random", "raw_ops", "recompute_grad", "scheduler", "testing", "tuple", "value_and_grad", "vjp",
+    "gradients", "hessian", "hessian_vector_product", "hessians", "hvp", "jacobian", "jvp", "linalg", "name_scope",
+    "nn", "no_gradient", "op", "random", "raw_ops", "recompute_grad", "scheduler", "testing", "tuple",
+    "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += _ops.array.__all__
 __all__ += _ops.control.__all__

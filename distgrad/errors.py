@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 # Installed, the three source folders lie under this one; in a checkout scheduler/ and workers/ are its siblings.
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_SIBLINGS = [os.path.join(os.path.dirname(_HERE), name) for name in ("scheduler", "workers")]
-_ROOTS = tuple(path + os.sep for path in (_HERE, *_SIBLINGS))
+_SIBLINGS = () if os.path.isdir(os.path.join(_HERE, "workers")) else ("scheduler", "workers")
+_ROOTS = tuple(path + os.sep for path in (_HERE, *(os.path.join(os.path.dirname(_HERE), name) for name in _SIBLINGS)))
 _verdicts: dict[str, bool] = {}
 
 

@@ -1,4 +1,4 @@
-"""Nested arguments and results: dicts, lists, tuples, named tuples and dataclasses, taken apart and put together again."""
+"""Nested arguments and results: dicts, lists, (named) tuples and dataclasses, taken apart and put together again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The two tables of distgrad: what ops there are, and how each is differentiated.
 
-`define` adds an op type with its shape rule; `RegisterGradient` and `no_gradient` say what its gradient is. Kernels live
-in `distgrad.workers.kernels`, except those of a user's own ops, which travel with their definition.
+`define` adds an op type with its shape rule; `RegisterGradient` and `no_gradient` say what its gradient is. Kernels
+live in `distgrad.workers.kernels`, except those of a user's own ops, which travel with their definition.
 """
 
 from __future__ import annotations

@@ -104,4 +104,4 @@ def _compare(
     found = function(derivative)(*arrays)
     exact = float(sum(np.sum(np.conj(g) * direction[i]).real for g, i in zip(found, moving, strict=True)))
     if not np.isclose(exact, numeric, rtol=rtol, atol=atol * max(1.0, abs(numeric))):
-        raise AssertionError(f"{what}: along a random direction gradients() gives {exact!r}, finite differences {numeric!r}")
+        raise AssertionError(f"{what}, in a random direction: gradients() {exact!r}, finite differences {numeric!r}")

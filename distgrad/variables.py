@@ -190,6 +190,11 @@ def _handle_in(graph: Graph, variable: Variable) -> Tensor:
 
 
 def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
+    if current_graph() is not None:
+        raise TypeError(
+            f"{self!r} has no array inside a graph: its value may change before the graph runs. "
+            f"Use it as a tensor, or take .numpy() to record its value of now as a constant."
+        )
     return np.array(self._value, dtype=dtype)
 
 

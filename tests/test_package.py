@@ -17,18 +17,21 @@ import distgrad as dg
 ROOT = Path(__file__).parent.parent
 
 #: The public names that the documentation promises.
-API = """
-    AggregationMethod Defun Graph IndexedSlices NoGradient NotDifferentiable Operation RegisterGradient Session Tensor
-    UnconnectedGradients Variable add_n cast check_graph constant control_dependencies custom_gradient device explain_gradient
-    function grad grad_pass_through gradients group hessian hessians hvp identity jacobian jvp linalg name_scope nn no_gradient
-    no_op ones ones_like op placeholder prevent_gradient random rank raw_ops recompute_grad shape size stop_gradient testing
-    tuple value_and_grad vjp zeros zeros_like
-""".split()
+API = [
+    "AggregationMethod", "Defun", "Graph", "IndexedSlices", "NoGradient", "NotDifferentiable", "Operation",
+    "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "add_n", "cast", "check_graph",
+    "constant", "control_dependencies", "custom_gradient", "device", "explain_gradient", "function", "grad",
+    "grad_pass_through", "gradients", "group", "hessian", "hessians", "hvp", "identity", "jacobian", "jvp",
+    "linalg", "name_scope", "nn", "no_gradient", "no_op", "ones", "ones_like", "op", "placeholder",
+    "prevent_gradient", "random", "rank", "raw_ops", "recompute_grad", "shape", "size", "stop_gradient", "testing",
+    "tuple", "value_and_grad", "vjp", "zeros", "zeros_like",
+]  # fmt: skip
 
 
 def python(code: str, cwd: Path) -> str:
     """Run code in a fresh interpreter, outside the checkout unless told otherwise."""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, check=False, timeout=120)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -45,7 +48,8 @@ def modules() -> list[str]:
 def test_import_loads_numpy_and_nothing_else_from_outside(tmp_path: Path) -> None:
     code = (
         "import sys, numpy; before = set(sys.modules); import distgrad; "
-        "third = {m.partition('.')[0] for m in set(sys.modules) - before} - set(sys.stdlib_module_names); print(sorted(third))"
+        "tops = {name.partition('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(tops - set(sys.stdlib_module_names)))"
     )
     found = python(code, tmp_path).strip()
     assert re.fullmatch(r"\['(__editable___distgrad_\w+', ')?distgrad'\]", found), found

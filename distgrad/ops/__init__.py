@@ -1,1 +1,1 @@
-"""The ops: builders, shape rules and gradients, one file per family; kernels mirror them in distgrad/workers/kernels."""
+"""The ops: builders, shape rules and gradients, one file per family; `distgrad.workers.kernels` mirrors them."""

@@ -88,7 +88,7 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         made: Tensor = x.__tensor__()
         return made
     if graph is None and graph_for((x,)) is None:
-        return as_array(x, dtype)  # type: ignore[return-value]
+        return as_array(x, dtype)  # type: ignore[no-any-return]
     if isinstance(x, list | tuple) and has_tensor(x):
         from distgrad.ops.array import stack  # a family, which itself builds on this module
 

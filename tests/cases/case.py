@@ -37,7 +37,7 @@ def arr(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0) -> Any
 
 
 def apart(*shape: int, seed: int = 0) -> Any:
-    """Random numbers that differ from each other by at least 0.1, so that max, sort and top_k are smooth around them."""
+    """Random numbers that differ from each other by at least 0.1, so that max, sort and top_k are smooth there."""
     rng = np.random.default_rng([seed, *shape])
     count = int(np.prod(shape, dtype=int))
     return (rng.permutation(count) * 0.25 - count * 0.11 + rng.uniform(0, 0.1, count)).reshape(shape)

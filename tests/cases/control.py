@@ -23,5 +23,8 @@ CASES = {
     "IdentityN": [Case(lambda x, y: dg.identity_n([x, y]), (arr(2), arr(3)), lambda x, y: (x, y))],
     "StopGradient": [Case(dg.stop_gradient, (arr(3),), lambda x: x, order=0)],
     "PreventGradient": [Case(lambda x: dg.prevent_gradient(x, "no"), (arr(3),), lambda x: x, order=0)],
-    "AddN": [Case(lambda *xs: dg.add_n(xs), (arr(2), arr(2, seed=1), arr(2, seed=2)), lambda *xs: sum(xs), complex=True)],
+    "AddN": [
+        Case(lambda *xs: dg.add_n(xs), (arr(2), arr(2, seed=1), arr(2, seed=2)), lambda *xs: sum(xs), complex=True),
+        Case(lambda x: dg.add_n([x]), (arr(0, 3),), lambda x: x),
+    ],
 }
