@@ -3,7 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check
 VENV := .venv
 PEERS := .venv-peers
 # TensorFlow and JAX have their own environment: they are large, and they pin what they share with us.

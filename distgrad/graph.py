@@ -439,10 +439,14 @@ def format_ops(ops: Sequence[Operation]) -> str:
 def _format_op(op: Operation, ids: Mapping[Tensor, int]) -> str:
     made = ", ".join(f"%{ids[t]} {t.spec}" for t in op.outputs)
     read = [f"%{ids[t]}" if t in ids else t.name for t in op.inputs]
-    read += [f"{key}={_format_attr(value)}" for key, value in op.attrs.items()]
+    read += format_attrs(op.attrs)
     after = f" after {', '.join(c.name for c in op.control_inputs)}" if op.control_inputs else ""
     place = f" @{op.device}" if op.device else ""
     return f"{made or op.name} = {op.type}({', '.join(read)}){after}{place}  # {op.source}"
+
+
+def format_attrs(attrs: Attrs) -> list[str]:
+    return [f"{key}={_format_attr(value)}" for key, value in attrs.items()]
 
 
 def _format_attr(value: Any) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distgrad.errors import Source
-from distgrad.graph import FuncGraph, Operation, Tensor
+from distgrad.graph import FuncGraph, Operation, Tensor, format_attrs
 from distgrad.registry import OPS
 from distgrad.types import Spec
 
@@ -50,7 +50,7 @@ class Program:
         lines = [f"%{i} {self.types[i]} = Feed()" for i in self.feeds]
         for step in self.steps:
             made = ", ".join(f"%{i} {self.types[i]}" for i in step.outputs)
-            read = ", ".join(f"%{i}" for i in step.inputs)
+            read = ", ".join([*(f"%{i}" for i in step.inputs), *format_attrs(step.attrs)])
             lines.append(f"{made or step.name} = {step.type}({read})  # {step.source}")
         return "\n".join([*lines, f"return {', '.join(f'%{i}' for i in self.fetches)}"])
 

@@ -243,3 +243,7 @@ def test_polygamma_refuses_a_negative_order() -> None:
 def test_integers_to_negative_powers_are_refused_as_in_numpy() -> None:
     with pytest.raises(ValueError, match="negative integer powers"):
         dg.power(np.array([2]), -1)
+
+
+def test_nan_to_num_of_integers_is_what_it_was() -> None:
+    assert dg.nan_to_num(np.array([1, 2])).tolist() == [1, 2]

@@ -13,7 +13,19 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import NO_ATTRS, Operation, Tensor
-from distgrad.ops.builder import as_dtype, binary, cast, common, comparison, elementwise, make, same, typed, unary
+from distgrad.ops.builder import (
+    as_dtype,
+    binary,
+    cast,
+    common,
+    comparison,
+    elementwise,
+    make,
+    promote,
+    same,
+    typed,
+    unary,
+)
 from distgrad.ops.control import identity, zeros_like
 from distgrad.registry import RegisterGradient, define, no_gradient
 from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, real_dtype
@@ -190,6 +202,8 @@ def isclose(
     array([ True,  True])
     """
     a, b = typed(a), typed(b)
+    if b.dtype.kind not in "fc":  # as NumPy does: the smallest integer has no absolute value, booleans no difference
+        b = cast(b, np.result_type(b.dtype, 1.0))
     near = logical_and(abs(subtract(a, b)) <= atol + rtol * abs(b), isfinite(b))
     if equal_nan:
         near = logical_or(near, logical_and(isnan(a), isnan(b)))
@@ -256,8 +270,7 @@ def fabs(x: Any, name: str | None = None) -> Tensor:
     >>> fabs(np.array([-2]))
     array([2.])
     """
-    x = typed(x)
-    return abs(x if x.dtype.kind in "fc" else cast(x, np.fabs.resolve_dtypes((x.dtype, None))[1]), name=name)
+    return abs(*promote(np.fabs, x), name=name)
 
 
 # -- complex parts -----------------------------------------------------------------------------------------------

@@ -195,7 +195,7 @@ CASES: dict[str, list[Case]] = {
         Case(dg.where, (np.bool_(True), arr(), arr(0, 2)), np.where),
         Case(lambda x: dg.where(x > 0, x, 0), (arr(2, 3),), lambda x: np.where(x > 0, x, 0)),
         *flat(dg.where, np.where, (INTS, arr(2, 3), INTS.astype("i1"))),
-        *flat(dg.nan_to_num, np.nan_to_num, SPECIAL[[0, 2, 5]], SPECIAL[[2, 5]] + 1j, INTS),
+        *flat(dg.nan_to_num, np.nan_to_num, SPECIAL[[0, 2, 5]], SPECIAL[[2, 5]] + 1j),
         *flat(lambda x: dg.nan_to_num(x, 1.0, 2.0, 3.0), lambda x: np.nan_to_num(x, True, 1.0, 2.0, 3.0), SPECIAL),
     ],
     "Cast": [
