@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from distgrad.errors import Source, resolve, user_frame
+from distgrad.printing import format_ops
 from distgrad.types import DType, Shape, Spec
 
 if TYPE_CHECKING:
@@ -322,6 +323,9 @@ class FuncGraph(Graph):
         self.outputs: list[Tensor] = []
         self.effects: list[Operation] = []
 
+    def __repr__(self) -> str:
+        return f"<{self.name}: {len(self.ops)} ops>"
+
     @property
     def inputs(self) -> list[Tensor]:
         """What a call passes, in order: the declared inputs, then the captured ones."""
@@ -420,40 +424,6 @@ def _producer(x: Tensor | Operation) -> Operation:
     if isinstance(op, Operation):
         return op
     raise TypeError(f"control dependencies are tensors or operations, got {x!r}")
-
-
-# -- printing and checking ---------------------------------------------------------------------------------------
-
-
-def format_ops(ops: Sequence[Operation]) -> str:
-    """One node per line: `%7 f32[8,3] = MatMul(%2, %5)  # model.py:12`."""
-    ids: dict[Tensor, int] = {}
-    lines = []
-    for op in ops:
-        for t in op.outputs:
-            ids[t] = len(ids)
-        lines.append(_format_op(op, ids))
-    return "\n".join(lines)
-
-
-def _format_op(op: Operation, ids: Mapping[Tensor, int]) -> str:
-    made = ", ".join(f"%{ids[t]} {t.spec}" for t in op.outputs)
-    read = [f"%{ids[t]}" if t in ids else t.name for t in op.inputs]
-    read += format_attrs(op.attrs)
-    after = f" after {', '.join(c.name for c in op.control_inputs)}" if op.control_inputs else ""
-    place = f" @{op.device}" if op.device else ""
-    return f"{made or op.name} = {op.type}({', '.join(read)}){after}{place}  # {op.source}"
-
-
-def format_attrs(attrs: Attrs) -> list[str]:
-    return [f"{key}={_format_attr(value)}" for key, value in attrs.items()]
-
-
-def _format_attr(value: Any) -> str:
-    if isinstance(value, FuncGraph):
-        return f"<{value.name}: {len(value.ops)} ops>"
-    text = " ".join(repr(value).split())
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def check_graph(graph: Graph) -> Graph:

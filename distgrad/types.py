@@ -139,3 +139,13 @@ def broadcast_shapes(a: Shape, b: Shape) -> Shape:
         elif n != m and n != 1:
             raise ValueError(f"shapes {list(a)} and {list(b)} cannot be broadcast together")
     return tuple(out)
+
+
+def repeats(shape: Shape, larger: Shape) -> bool:
+    """Whether broadcasting makes `larger` of `shape`.
+
+    >>> repeats((3, 1), (2, 3, 4)), repeats((2,), (3,))
+    (True, False)
+    """
+    extra = len(larger) - len(shape)
+    return extra >= 0 and all(n in (1, m) for n, m in zip(shape, larger[extra:], strict=True))

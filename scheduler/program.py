@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from distgrad.errors import Source
-from distgrad.graph import FuncGraph, Operation, Tensor, format_attrs
+from distgrad.graph import FuncGraph, Operation, Tensor
+from distgrad.printing import format_attrs
 from distgrad.registry import OPS
 from distgrad.types import Spec
 

@@ -13,7 +13,8 @@ import pytest
 
 import distgrad as dg
 from distgrad.errors import UNKNOWN, Source, here, is_internal
-from distgrad.graph import FuncGraph, check_graph, current_graph, format_ops, outside
+from distgrad.graph import FuncGraph, check_graph, current_graph, outside
+from distgrad.printing import format_ops
 
 from .support import f32, types
 
