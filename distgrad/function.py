@@ -40,16 +40,6 @@ def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
 CALL = define("Call", _call_infer)
 
 
-class Body(FuncGraph):
-    """A body that leaves it to the graph around it what tensors there are: that may be a gradient body, in which copies
-    stand for the tensors of the forward body."""
-
-    def admit(self, tensor: Tensor) -> Tensor:
-        if self.outer is not None and tensor.graph is not self.outer:
-            tensor = self.outer.admit(tensor)
-        return super().admit(tensor)
-
-
 class Traced(NamedTuple):
     """One signature of a function: its body and the structure of what it returns."""
 
@@ -147,7 +137,7 @@ class Function:
     # -- tracing -------------------------------------------------------------------------------------------------
 
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
-        body = Body(self.name, outer)
+        body = FuncGraph(self.name, outer)
         names = iter([name for name, _ in self._named(args, kwargs)])
         with body:
             args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
@@ -172,7 +162,7 @@ class Function:
         key = (self, _structure((args, kwargs)))
         if not _hashable(key):
             return self.trace(args, kwargs, graph)
-        known = memo(graph, "calls")
+        known = graph.memo("calls")
         traced: Traced | None = known.get(key)
         if traced is None:
             traced = self.trace(args, kwargs, graph)
@@ -275,12 +265,6 @@ def call(
 ) -> list[Tensor]:
     """One op that stands for a body, with what the body captured appended to the arguments."""
     return make_n(definition, (*arguments, *body.captures), {"body": body, **attrs}, name)
-
-
-def memo(graph: Graph, what: str) -> dict[Any, Any]:
-    """What is remembered about a graph. Kept on the graph itself so that both die together: bodies refer to the graphs
-    around them, and a weak map whose values refer to their keys never lets go."""
-    return vars(graph).setdefault(f"_{what}", {})  # type: ignore[no-any-return]
 
 
 def op_name(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from distgrad import runtime
-from distgrad.function import CALL, TRACING, Body, Traced, call, finish, memo, op_name, positional_names
+from distgrad.function import CALL, TRACING, Traced, call, finish, op_name, positional_names
 from distgrad.gradients import gradients
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.ops.builder import as_array, convert, graph_for
@@ -30,7 +30,7 @@ SYMBOLIC_GRADIENT = define("SymbolicGradient", CALL.infer)
 # -- the body of a gradient --------------------------------------------------------------------------------------
 
 
-class GradientBody(Body):
+class GradientBody(FuncGraph):
     """A copy of a forward body, in which its gradient is built.
 
     A gradient rule may hold tensors of the forward body (closures of custom_gradient do): they stand for their copies.
@@ -81,7 +81,7 @@ def gradient_of(body: FuncGraph, outer: Graph | None, total: bool = False) -> Tr
     one takes those of all outputs and gives zeros there. Built once per body, unless a rule captured something from
     around the call, which may be another thing at the next one.
     """
-    known = memo(body, "gradients")
+    known = body.memo("gradients")
     made: Traced | None = known.get(total)
     if made is None:
         made = _build_gradient(body, outer, total)
@@ -227,7 +227,7 @@ class DefinedFunction:
 
     def specialised(self, graph: Graph | None, specs: Sequence[Spec]) -> FuncGraph:
         """The body for arguments of these types. As with @function, one that captured something is traced anew."""
-        known = self._eager if graph is None else memo(graph, "calls")
+        known = self._eager if graph is None else graph.memo("calls")
         key = (self, *specs)
         with TRACING:
             body: FuncGraph | None = known.get(key)
@@ -260,7 +260,7 @@ class DefinedFunction:
     def _build(self, graph: Graph | None, specs: Sequence[Spec]) -> FuncGraph:
         if self.grad_func is not None and self.python_grad_func is not None:
             raise ValueError(f"Gradient defined twice for function {self.name}: give grad_func or python_grad_func")
-        body = Body(self.name, graph)
+        body = FuncGraph(self.name, graph)
         with body:
             for name, spec in zip(self._argument_names(len(specs)), specs, strict=True):
                 body.declared.append(body.add("Placeholder", (), [spec], name=op_name(name)).outputs[0])

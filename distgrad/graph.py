@@ -137,6 +137,7 @@ class Graph:
         self.reads: dict[Any, Tensor] = {}
         #: Functions called in this graph, by name, for SymbolicGradient(f="name").
         self.functions: dict[str, Any] = {}
+        self._memos: dict[str, dict[Any, Any]] = {}
         self._names: dict[str, int] = {}
         self._scope = ""
         self._device: str | None = None
@@ -203,6 +204,11 @@ class Graph:
         raise ValueError(
             f"{tensor!r} belongs to another graph than the op that reads it: all tensors must be from the same graph."
         )
+
+    def memo(self, what: str) -> dict[Any, Any]:
+        """What others remember about this graph. It lives here so that both die together: what is remembered refers to
+        the graph, and a weak map whose values refer to their keys never lets go."""
+        return self._memos.setdefault(what, {})
 
     # -- context -------------------------------------------------------------------------------------------------
 
@@ -331,18 +337,11 @@ class FuncGraph(Graph):
         """What a call passes, in order: the declared inputs, then the captured ones."""
         return [*self.declared, *self.captures.values()]
 
-    def inside_of(self, graph: Graph) -> bool:
-        """Whether `graph` is one of the graphs around this body, whose tensors it may capture."""
-        outer = self.outer
-        while outer is not None and outer is not graph:
-            outer = outer.outer if isinstance(outer, FuncGraph) else None
-        return outer is not None
-
     def admit(self, tensor: Tensor) -> Tensor:
-        if self.outer is None or not self.inside_of(tensor.graph):
+        if self.outer is None:
             return super().admit(tensor)
         if tensor.graph is not self.outer:
-            tensor = self.outer.admit(tensor)
+            tensor = self.outer.admit(tensor)  # captured there too, or refused by the outermost graph
         inner = self.captures.get(tensor)
         if inner is None:
             with self.clean():

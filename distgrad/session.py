@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,9 +30,6 @@ class Session:
     >>> dg.Session().run(y, {x: [0.0, 0.0]})
     array([1., 1.])
     """
-
-    def __init__(self) -> None:
-        self._programs: weakref.WeakKeyDictionary[Graph, dict[_Key, Program]] = weakref.WeakKeyDictionary()
 
     def __enter__(self) -> Session:
         runtime.push(self)
@@ -71,7 +67,7 @@ class Session:
         self, graph: Graph, tensors: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation]
     ) -> Program:
         key = (_places(tensors), _places(feeds), tuple([op.id for op in operations]))
-        programs = self._programs.setdefault(graph, {})
+        programs: dict[_Key, Program] = graph.memo("programs")
         if key not in programs:
             programs[key] = lower(tensors, feeds, operations)
         return programs[key]
@@ -83,8 +79,13 @@ class Session:
         values, writes = reference.run(program, feeds, state)
         for key, value in writes.items():
             variables[key]._set(value)
-        # A value that cannot be written is somebody else's (a constant's, a variable's): the caller gets a copy to own.
-        return [value if value.flags.writeable else value.copy() for value in values]
+        return [_owned(value, feeds) for value in values]
+
+
+def _owned(value: Array, feeds: Sequence[Array]) -> Array:
+    """A result that is the caller's alone. One that cannot be written is (a view of) a constant or a variable."""
+    shared = not value.flags.writeable or any(np.may_share_memory(value, feed) for feed in feeds)
+    return value.copy() if shared else value
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:

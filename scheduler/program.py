@@ -71,8 +71,19 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
     flat = _Flattener(feeds)
     fetched, keep = flat.run(fetches, effects)
     steps = _prune(flat.steps, fetched, keep)
+    _check_fed(flat.unfed, steps, fetched)
     variables = tuple(dict.fromkeys(s.attrs["key"] for s in steps if s.type in ("ReadVariable", "Assign")))
     return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, variables))
+
+
+def _check_fed(unfed: Mapping[int, Operation], steps: Sequence[Step], fetched: Sequence[int]) -> None:
+    """A placeholder without a value is an error if something reads it, which only the pruned steps tell."""
+    if unfed:
+        for v in (*fetched, *(v for step in steps for v in step.inputs)):
+            if v in unfed:
+                op = unfed[v]
+                name = op.outputs[0].name
+                raise ValueError(f"placeholder {op.name!r} (at {op.source}) must be fed: put {name!r} into feed_dict")
 
 
 class _Frame:
@@ -97,6 +108,7 @@ class _Flattener:
         self.ids = {t: self.new_id(t) for t in dict.fromkeys(feeds)}
         self.feeds = [self.ids[t] for t in feeds]
         self.maker: dict[int, int] = {}
+        self.unfed: dict[int, Operation] = {}
 
     def new_id(self, t: Tensor) -> int:
         self.types.append(t.spec)
@@ -138,8 +150,9 @@ class _Flattener:
         if op.type == "Placeholder":
             if op.outputs[0] in frame.ids:  # fed, and waited for by somebody: there already
                 return
-            name = op.outputs[0].name
-            raise ValueError(f"placeholder {op.name!r} (at {op.source}) must be fed: put {name!r} into feed_dict")
+            frame.ids[op.outputs[0]] = self.new_id(op.outputs[0])
+            self.unfed[frame.ids[op.outputs[0]]] = op
+            return
         if op.type == "VarHandle":
             return
         attrs, inputs = op.attrs, op.inputs

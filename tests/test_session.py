@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import weakref
 import inspect
 import pickle
 from collections import OrderedDict
@@ -283,16 +284,39 @@ def test_lowering_is_done_once_per_fetches_and_feeds() -> None:
     y = x * 2
     for value in (1.0, 2.0):
         assert session.run(y, {x: value}) == 2 * value
-    ((_, programs),) = session._programs.items()
-    assert len(programs) == 1
+    assert len(x.graph.memo("programs")) == 1
 
 
 def test_a_session_does_not_keep_a_graph_alive() -> None:
     session = dg.Session()
-    with dg.Graph():
+    with dg.Graph() as graph:
         session.run(dg.constant(1.0))
+    alive = weakref.ref(graph)
+    del graph
     gc.collect()
-    assert len(session._programs) == 0
+    assert alive() is None
+
+
+def test_a_function_that_returns_its_argument_gives_an_array_of_its_own() -> None:
+    x = np.ones(3)
+    with outside():
+        for f in (lambda x: x, lambda x: dg.reshape(x, (1, 3)), lambda x: x[::-1]):
+            found = dg.function(f)(x)
+            found[...] = 7.0
+    assert x.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_placeholder_that_only_an_unused_part_of_a_function_reads_needs_no_value() -> None:
+    x, y = dg.placeholder(()), dg.placeholder(())
+
+    @dg.function
+    def f(x: dg.Tensor, y: dg.Tensor) -> tuple[dg.Tensor, dg.Tensor]:
+        return x * 2, y * 3
+
+    first, second = f(x, y)
+    assert dg.Session().run(first, {x: 1.0}) == 2.0
+    with pytest.raises(ValueError, match=r"placeholder 'Placeholder_1' \(at test_session.py:\d+\) must be fed"):
+        dg.Session().run(second, {x: 1.0})
 
 
 def test_the_innermost_session_is_the_current_one() -> None:
