@@ -26,7 +26,7 @@ class Source(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{os.path.basename(self.filename)}:{self.line}"
+        return f"{self.filename.rpartition(os.sep)[2]}:{self.line}"
 
 
 UNKNOWN = Source("<unknown>", 0, "<unknown>")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from distgrad.types import type_text
+
 if TYPE_CHECKING:
     from distgrad.graph import Operation, Tensor
 
@@ -21,9 +23,10 @@ def format_ops(ops: Sequence[Operation]) -> str:
 
 
 def _format_op(op: Operation, ids: Mapping[Tensor, int]) -> str:
-    made = ", ".join(f"%{ids[t]} {t.spec}" for t in op.outputs)
+    made = ", ".join([f"%{ids[t]} {type_text(t.shape, t.dtype)}" for t in op.outputs])
     read = [f"%{ids[t]}" if t in ids else t.name for t in op.inputs]
-    read += format_attrs(op.attrs)
+    if op.attrs:
+        read += format_attrs(op.attrs)
     after = f" after {', '.join(c.name for c in op.control_inputs)}" if op.control_inputs else ""
     place = f" @{op.device}" if op.device else ""
     return f"{made or op.name} = {op.type}({', '.join(read)}){after}{place}  # {op.source}"

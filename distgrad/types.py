@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,14 +39,19 @@ class Spec(NamedTuple):
     dtype: DType
 
     def __str__(self) -> str:
-        return f"{short_dtype(self.dtype)}[{','.join(map(str, self.shape))}]"
+        return type_text(self.shape, self.dtype)
 
 
 def spec_of(x: Typed) -> Spec:
     return Spec(tuple(x.shape), x.dtype)
 
 
-@cache
+@lru_cache(maxsize=4096)
+def type_text(shape: Shape, dtype: DType) -> str:
+    """How a type is printed: `f32[8,3]`."""
+    return f"{short_dtype(dtype)}[{','.join(map(str, shape))}]"
+
+
 def short_dtype(dtype: DType) -> str:
     """`f32` for float32, `i64` for int64; the full name where there is no short one."""
     name = dtype.name

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import weakref
 import inspect
 import pickle
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
