@@ -21,7 +21,7 @@ import numpy as np
 from distgrad import nest, runtime
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
-from distgrad.ops.builder import convert, make_n
+from distgrad.ops.builder import convert, make_n, plain
 from distgrad.registry import OpDef, define
 from distgrad.types import Spec, Typed, spec_of
 from distgrad.variables import NotPure, Variable
@@ -76,7 +76,8 @@ class Function:
         graph = current_graph()
         if graph is not None:
             return self._call_in(graph, args, kwargs)
-        arrays = [np.asarray(self._check_value(x, args, kwargs)) for x in nest.flatten((args, kwargs)) if is_array(x)]
+        given = [plain(x) for x in nest.flatten((args, kwargs)) if is_array(x)]
+        arrays = [np.asarray(self._check_value(x, args, kwargs)) for x in given]
         traced = self._traced(args, kwargs)
         return traced.rebuild(runtime.current().call(traced.body, arrays))
 

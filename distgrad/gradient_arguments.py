@@ -60,6 +60,8 @@ def graph_of(ys: Sequence[Any], xs: Sequence[Any]) -> Graph:
 def as_tensor(y: Any, name: str, what: str) -> Tensor:
     if y is None:
         raise TypeError(f"gradients: {what} contains None; give tensors")
+    if isinstance(y, str):
+        raise TypeError(f"gradients: {what} contains the string {y!r}; give the tensor itself")
     if isinstance(y, IndexedSlices):
         y = y.values
     try:

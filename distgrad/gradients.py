@@ -163,7 +163,11 @@ class _Backward:
         for i, g in enumerate(grads):
             if g is None and trainable(op.outputs[i].dtype):
                 grads[i] = zeros(op.outputs[i].shape, op.outputs[i].dtype)
-        made = _check(op, rule(op, *grads))
+        try:
+            made = _check(op, rule(op, *grads))
+        except Exception as e:
+            e.add_note(f"distgrad: while differentiating op {op.name!r} (type {op.type}, at {op.source})")
+            raise
         if self.gate and sum(g is not None for g in made) > 1:
             self.graph._device = None
             made = tuple_(made)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distgrad.errors import Source, resolve, user_frame
 from distgrad.printing import format_ops
+from distgrad.registry import warn_of_unknown
 from distgrad.types import DType, Shape, Spec
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Tensor:
 
     def __repr__(self) -> str:
         return f"<Tensor {self.name!r} {self.spec} from {self.op.type} at {self.op.source}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} stands for a place in its graph and cannot be copied or pickled; its value can")
 
 
 class Operation:
@@ -202,7 +206,8 @@ class Graph:
     def admit(self, tensor: Tensor) -> Tensor:
         """A tensor of another graph that an op of this one wants to read: an error here, a capture in a function."""
         raise ValueError(
-            f"{tensor!r} belongs to another graph than the op that reads it: all tensors must be from the same graph."
+            f"{tensor!r} and what it is used with belong to different graphs, but an op reads tensors that are all "
+            f"from the same graph. Build both in one `with graph:`, or run one and feed its value to the other."
         )
 
     def memo(self, what: str) -> dict[Any, Any]:
@@ -288,6 +293,7 @@ class Graph:
         for item in (*op_type_map, *op_type_map.values()):
             if not isinstance(item, str):
                 raise TypeError(f"gradient_override_map: op types and registered names are strings, got {item!r}")
+        warn_of_unknown(op_type_map)
         with self._setting("_overrides", {**self._overrides, **op_type_map}):
             yield
 
@@ -311,6 +317,9 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.ops)} ops>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be copied or pickled: programs can, see distgrad.scheduler.lower")
 
 
 class FuncGraph(Graph):

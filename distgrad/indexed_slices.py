@@ -15,11 +15,26 @@ LARGE = 100_000_000
 
 
 class IndexedSlicesValue(NamedTuple):
-    """What running an IndexedSlices gives: the arrays themselves."""
+    """What running an IndexedSlices gives: the arrays themselves. NumPy's functions see the dense array.
+
+    >>> import numpy as np
+    >>> np.add(IndexedSlicesValue(np.array([1.0, 2.0]), np.array([2, 2]), (3,)), 10)
+    array([10., 10., 13.])
+    """
 
     values: Any
     indices: Any
     dense_shape: Shape | None
+
+    def dense(self) -> Any:
+        """The dense array, in which rows with equal indices are added."""
+        if self.dense_shape is None:
+            raise ValueError("an IndexedSlicesValue without dense_shape cannot become a dense array")
+        return densify(IndexedSlices(*self))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        dense = self.dense()
+        return dense if dtype is None else dense.astype(dtype)
 
 
 class IndexedSlices:

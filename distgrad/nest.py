@@ -22,10 +22,11 @@ def map_structure(f: Callable[[Any], Any], tree: Any) -> Any:
     """The same structure with f applied to every leaf, in the order of `flatten`.
 
     >>> map_structure(lambda x: x + 1, {"b": 1, "a": (2, 3)})
-    {'a': (3, 4), 'b': 2}
+    {'b': 2, 'a': (3, 4)}
     """
     if isinstance(tree, dict):
-        made = {key: map_structure(f, tree[key]) for key in sorted_keys(tree)}
+        by_key = {key: map_structure(f, tree[key]) for key in sorted_keys(tree)}
+        made = {key: by_key[key] for key in tree}  # leaves in sorted order, keys in the caller's
         return made if type(tree) is dict else _like_dict(tree, made)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return type(tree)(*[map_structure(f, item) for item in tree])

@@ -7,12 +7,15 @@ live in `distgrad.workers.kernels`, except those of a user's own ops, which trav
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from distgrad.errors import here
-from distgrad.graph import Operation
+
+if TYPE_CHECKING:
+    from distgrad.graph import Operation
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,6 +60,15 @@ def define(
         raise KeyError(f"op type {type!r} is defined already; pass override=True to replace it")
     definition = OPS[type] = OpDef(type, infer, broadcasting, stateful, kernel)
     return definition
+
+
+def warn_of_unknown(op_types: Iterable[str]) -> None:
+    """A misspelt op type in an override map would do nothing, and say nothing."""
+    for op_type in op_types:
+        if op_type not in OPS:
+            close = difflib.get_close_matches(op_type.lower(), [known.lower() for known in OPS], 1, 0.7)
+            hint = "".join(f"; did you mean {known!r}?" for known in OPS if known.lower() in close)
+            warnings.warn(f"gradient_override_map: there is no op type {op_type!r}{hint}", stacklevel=5)
 
 
 class RegisterGradient:

@@ -101,12 +101,19 @@ class Variable:
         return self._value.copy()
 
     def __repr__(self) -> str:
-        return f"<Variable {self.name!r} {Spec(self.shape, self.dtype)}>"
+        value = f" = {np.array2string(self._value, threshold=6)}" if current_graph() is None else ""
+        return f"<Variable {self.name!r} {Spec(self.shape, self.dtype)}{value}>"
 
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
         return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise TypeError(f"{self!r} is not written in place: build the new value and call assign(value)")
 
     # -- in a graph ----------------------------------------------------------------------------------------------
 
@@ -145,15 +152,13 @@ class Variable:
     def assign(self, value: Any) -> Tensor:
         """Set the value; gives the new value. In a graph it happens when the op runs."""
         graph = current_graph()
-        if graph is None:
-            array = as_array(value, self.dtype)
-            self._check(array)
-            self._set(array)
-            return self.numpy()  # type: ignore[no-any-return]
-        if _nested(graph):
+        if graph is not None and _nested(graph):
             raise NotPure(f"{self!r} is assigned in the body of a call")
-        made = convert(value if isinstance(value, Tensor | Variable) else as_array(value, self.dtype))
-        self._check(made)
+        made = self._fit(value)
+        if graph is None:
+            self._set(made)
+            return self.numpy()  # type: ignore[no-any-return]
+        made = convert(made)
         op = make(_assign, (_handle_in(graph, self), made), name=f"{self.name}/assign").op
         if isinstance(graph, FuncGraph):
             graph.effects.append(op)
@@ -168,10 +173,17 @@ class Variable:
         """Subtract from the value; gives the new value."""
         return self.assign(self.read() - delta)
 
-    def _check(self, value: Typed) -> None:
+    def _fit(self, value: Any) -> Any:
+        """A value of the variable's shape and dtype: Python numbers adapt, what has a dtype must have this one."""
+        if not isinstance(value, Tensor | np.ndarray | np.generic):
+            value = as_array(value)
+            if np.can_cast(value.dtype, self.dtype, "same_kind"):
+                value = value.astype(self.dtype)
         if value.shape != self.shape or value.dtype != self.dtype:
             got = Spec(tuple(value.shape), value.dtype)
-            raise ValueError(f"{self!r} cannot be assigned a value of {got}: shape and dtype are fixed")
+            cast = f"; cast it with .astype({self.dtype.name!r})" if value.dtype != self.dtype else ""
+            raise ValueError(f"{self!r} cannot be assigned a value of {got}: shape and dtype are fixed{cast}")
+        return value
 
 
 def _nested(graph: Graph) -> bool:
@@ -198,5 +210,15 @@ def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
     return np.array(self._value, dtype=dtype)
 
 
+def _in_place(operator: str, remedy: str) -> Callable[..., Any]:
+    def refuse(self: Variable, other: Any) -> Any:
+        raise TypeError(f"`variable {operator} x` would replace {self!r} by a tensor or an array: use {remedy}")
+
+    return refuse
+
+
+_REMEDIES = {"+=": "assign_add(x)", "-=": "assign_sub(x)"}
+for _name, _sign in {"add": "+=", "sub": "-=", "mul": "*=", "truediv": "/=", "matmul": "@=", "pow": "**="}.items():
+    setattr(Variable, f"__i{_name}__", _in_place(_sign, _REMEDIES.get(_sign, f"assign(variable {_sign[:-1]} x)")))
 install(Variable)
 Variable.__array__ = _array  # type: ignore[attr-defined]

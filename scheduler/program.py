@@ -81,9 +81,16 @@ def _check_fed(unfed: Mapping[int, Operation], steps: Sequence[Step], fetched: S
     if unfed:
         for v in (*fetched, *(v for step in steps for v in step.inputs)):
             if v in unfed:
-                op = unfed[v]
-                name = op.outputs[0].name
-                raise ValueError(f"placeholder {op.name!r} (at {op.source}) must be fed: put {name!r} into feed_dict")
+                raise ValueError(_unfed_text(unfed[v]))
+
+
+def _unfed_text(op: Operation) -> str:
+    if isinstance(op.graph, FuncGraph):
+        return (
+            f"{op.outputs[0]!r} is an argument of function {op.graph.name!r}, whose trace is over: what depends on it "
+            f"has no value here. Return that from the function, and use what the call gives."
+        )
+    return f"placeholder {op.name!r} (at {op.source}) must be fed: give this tensor (not its name) a value in feed_dict"
 
 
 class _Frame:

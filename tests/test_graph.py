@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import pickle
 import re
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,7 +91,7 @@ def test_a_tensor_of_another_graph_is_refused() -> None:
         foreign = f32(1.0, name="foreign")
     with dg.Graph():
         x = f32(1.0)
-        with pytest.raises(ValueError, match=r"'foreign:0'.* belongs to another graph .* must be from the same graph"):
+        with pytest.raises(ValueError, match=r"'foreign:0'.* belong to different graphs.* from the same graph"):
             x * foreign
 
 
@@ -463,7 +466,7 @@ def test_a_body_refuses_tensors_of_unrelated_graphs() -> None:
         foreign = f32(1.0)
     with FuncGraph("f", dg.Graph()) as f:
         k = f32(1.0)
-        with pytest.raises(ValueError, match="belongs to another graph"):
+        with pytest.raises(ValueError, match="belong to different graphs"):
             f.admit(foreign)
         assert k.graph is f
 
@@ -471,3 +474,75 @@ def test_a_body_refuses_tensors_of_unrelated_graphs() -> None:
 def test_a_source_survives_pickling() -> None:
     source = Source("/home/me/train.py", 41, "loss")
     assert pickle.loads(pickle.dumps(source)) == source
+
+
+# -- what users trip on ------------------------------------------------------------------------------------------
+
+
+def test_a_shape_error_while_building_has_a_note_with_op_line_and_types() -> None:
+    with dg.Graph():
+        x = dg.constant(np.ones((2, 4)))
+        with pytest.raises(ValueError, match=r"shapes \[2, 4\] and \[7\] cannot be broadcast") as caught:
+            x + np.ones(7)
+    (note,) = caught.value.__notes__
+    place = f"test_graph.py:{line() - 2}"
+    assert note == f"distgrad: while building op type Add (at {place}) on inputs (f64[2,4], f64[7])"
+
+
+def test_an_exception_in_a_gradient_rule_has_a_note_with_the_op_it_differentiates() -> None:
+    @dg.op("TestFailingRule")
+    def identity(x: Any) -> Any:
+        return x
+
+    @dg.RegisterGradient("TestFailingRule")
+    def _grad(op: dg.Operation, g: dg.Tensor) -> Any:
+        raise RuntimeError("my own")
+
+    with dg.Graph():
+        x = dg.constant(1.0)
+        y = identity(x, name="mine")
+        with pytest.raises(RuntimeError, match="my own") as caught:
+            dg.gradients(y, x)
+    place = f"test_graph.py:{line() - 3}"
+    assert caught.value.__notes__ == [f"distgrad: while differentiating op 'mine' (type TestFailingRule, at {place})"]
+
+
+def test_a_tensor_that_leaked_out_of_a_function_says_whose_it_is() -> None:
+    leaked = []
+
+    @dg.function
+    def outer(x: dg.Tensor) -> dg.Tensor:
+        leaked.append(x * 2)
+        return x
+
+    outer(np.ones(2))
+    with pytest.raises(ValueError, match=r"belongs to the trace of function 'outer', which is over.*Return it"):
+        leaked[0] + 1
+    with pytest.raises(ValueError, match=r"is an argument of function 'outer', whose trace is over.*Return that"):
+        dg.Session().run(leaked[0])
+
+
+@pytest.mark.parametrize("clone", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_tensors_and_graphs_refuse_to_be_copied_with_a_reason(clone: Callable[[Any], Any]) -> None:
+    with dg.Graph() as graph:
+        x = dg.constant(1.0)
+    with pytest.raises(TypeError, match="cannot be copied or pickled"):
+        clone(x)
+    with pytest.raises(TypeError, match="cannot be copied or pickled: programs can"):
+        clone(graph)
+
+
+def test_a_misspelt_op_type_in_an_override_map_warns_with_the_nearest() -> None:
+    meant = pytest.warns(UserWarning, match=r"there is no op type 'exp'; did you mean 'Exp'\?")
+    with dg.Graph() as graph, meant, graph.gradient_override_map({"exp": "Log"}):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:the matrix subclass")
+@pytest.mark.parametrize("make", [lambda: np.ma.array([1.0, 2.0], mask=[0, 1]), lambda: np.matrix([[1.0]])])
+def test_arrays_with_rules_of_their_own_are_refused(make: Callable[[], Any]) -> None:
+    array = make()
+    with pytest.raises(TypeError, match=r"has rules of its own, which distgrad does not follow: pass np.asarray\(x\)"):
+        dg.exp(array)
+    with pytest.raises(TypeError, match="has rules of its own"):
+        dg.function(lambda x: np.sum(x))(array)

@@ -182,9 +182,7 @@ def test_a_feed_must_have_the_shape() -> None:
 def test_an_unfed_placeholder_is_named_with_its_line() -> None:
     x = dg.placeholder((), name="x")
     line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
-    with pytest.raises(
-        ValueError, match=rf"placeholder 'x' \(at test_session.py:{line}\) must be fed: put 'x:0' into feed_dict"
-    ):
+    with pytest.raises(ValueError, match=rf"placeholder 'x' \(at test_session.py:{line}\) must be fed: give this"):
         run(x * 1)
 
 

@@ -71,9 +71,12 @@ def test_1_05_a_nested_list_of_ys_is_packed_into_one_tensor() -> None:
     assert_values(G([[x * z, x]], [x, z]), [5.0, 3.0])
 
 
-def test_1_06_a_string_x_is_a_constant_that_nothing_depends_on() -> None:
+@pytest.mark.parametrize("xs", ["x", ["x"]])
+def test_1_06_a_string_as_x_is_a_type_error(xs: object) -> None:
+    """TensorFlow makes a string constant of it, which nothing depends on, and says None."""
     x = f32(3.0)
-    assert G(x * x, "x") == [None]
+    with pytest.raises(TypeError, match="xs contains the string 'x'; give the tensor itself"):
+        G(x * x, xs)
 
 
 def test_1_07_gradients_always_colocates_so_there_is_no_such_argument() -> None:

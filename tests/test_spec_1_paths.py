@@ -151,7 +151,7 @@ def test_1_34_a_stop_of_another_graph_is_a_value_error() -> None:
     x = f32(3.0)
     with dg.Graph():
         foreign = f32(1.0)
-    with pytest.raises(ValueError, match="belongs to another graph"):
+    with pytest.raises(ValueError, match="belong to different graphs"):
         G(x * x, x, stop_gradients=foreign)
 
 

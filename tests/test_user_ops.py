@@ -266,3 +266,15 @@ def test_a_type_name_is_checked() -> None:
 def test_the_kernel_travels_with_its_definition() -> None:
     build = softplus()
     assert registry.OPS["MySoftplus"].kernel is build.__wrapped__
+
+
+def test_a_kernel_that_writes_into_its_input_is_refused() -> None:
+    @dg.op("TestWritesItsInput")
+    def scale(x: Any) -> Any:
+        x *= 2
+        return x
+
+    given = np.ones(3)
+    with pytest.raises(ValueError, match="read-only"):
+        dg.function(lambda a: scale(a) + a)(given)
+    assert given.tolist() == [1.0, 1.0, 1.0]

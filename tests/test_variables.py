@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -27,7 +28,9 @@ def test_a_function_of_the_initial_value_computes_at_once_also_inside_a_graph() 
 def test_dtype_converts_the_initial_value() -> None:
     v = dg.Variable([1, 2], dtype="float32")
     assert (v.shape, v.dtype) == ((2,), np.dtype("float32"))
-    assert repr(v) == "<Variable 'Variable' f32[2]>"
+    assert repr(v) == "<Variable 'Variable' f32[2] = [1. 2.]>"
+    with dg.Graph():  # where the value may have changed before anything runs
+        assert repr(v) == "<Variable 'Variable' f32[2]>"
 
 
 def test_a_tensor_is_no_initial_value() -> None:
@@ -77,10 +80,58 @@ def test_assigns_outside_any_graph_happen_at_once_and_give_the_new_value() -> No
 @pytest.mark.parametrize("bad", [[1.0], 1.0, np.ones((2, 2))])
 def test_an_assigned_value_must_have_the_shape(bad: object) -> None:
     v = dg.Variable([1.0, 2.0], name="v")
-    with pytest.raises(ValueError, match=r"<Variable 'v' f64\[2\]> cannot be assigned a value of f64\[.*\]: shape and"):
+    with pytest.raises(ValueError, match=r"'v' f64\[2\] = .*> cannot be assigned a value of f64\[.*\]: shape and"):
         v.assign(bad)
     with dg.Graph(), pytest.raises(ValueError, match="shape and dtype are fixed"):
         v.assign(bad)
+
+
+@pytest.mark.parametrize("value", [np.array([1.0, 2.0]), np.array([1, 2]), [1j, 2j]])
+def test_an_assigned_array_must_have_the_dtype(value: object) -> None:
+    v = dg.Variable([1.0, 2.0], dtype="float32")
+    with pytest.raises(ValueError, match=r"shape and dtype are fixed; cast it with .astype\('float32'\)"):
+        v.assign(value)
+    with dg.Graph(), pytest.raises(ValueError, match=r"cast it with .astype\('float32'\)"):
+        v.assign(value)
+
+
+def test_assigned_python_numbers_adapt_to_the_dtype() -> None:
+    v = dg.Variable([1.0, 2.0], dtype="float32")
+    v.assign([3, 4.5])
+    assert v.numpy().tolist() == [3.0, 4.5]
+    assert v.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("change", "remedy"),
+    [
+        (operator.iadd, r"use assign_add\(x\)"),
+        (operator.isub, r"use assign_sub\(x\)"),
+        (operator.imul, r"use assign\(variable \* x\)"),
+    ],
+)
+def test_a_variable_is_not_changed_in_place(change: Callable[..., object], remedy: str) -> None:
+    with pytest.raises(TypeError, match=remedy):
+        change(dg.Variable(1.0), 2.0)
+
+
+def test_an_element_of_a_variable_is_not_assigned() -> None:
+    with pytest.raises(TypeError, match=r"not written in place: build the new value and call assign"):
+        dg.Variable([1.0])[0] = 2.0
+
+
+def test_a_variable_has_no_array_while_a_graph_is_built() -> None:
+    v = dg.Variable([1.0])
+    assert np.asarray(v).tolist() == [1.0]
+    with dg.Graph(), pytest.raises(TypeError, match=r"no array inside a graph.*take .numpy\(\)"):
+        np.asarray(v)
+
+
+def test_variables_are_equal_to_themselves_alone() -> None:
+    v, w = dg.Variable(1.0), dg.Variable(1.0)
+    assert v == v
+    assert v != w
+    assert {v: 1, w: 2}[w] == 2
 
 
 def test_an_assigned_tensor_must_have_the_dtype() -> None:

@@ -63,7 +63,7 @@ def apply(
     """One op on arrays. A user's own kernel takes the arrays alone, a built-in one the array namespace too."""
     with np.errstate(all="ignore"):
         if definition.kernel is not None:
-            made = definition.kernel(*inputs, **attrs)
+            made = definition.kernel(*[_read_only(x) for x in inputs], **attrs)
         else:
             made = KERNELS[definition.type](np, *inputs, **attrs)
     outputs = [np.asarray(x) for x in (made if isinstance(made, tuple | list) else (made,))]
@@ -72,3 +72,10 @@ def apply(
         want = ", ".join(str(Spec(*spec)) for spec in specs)
         raise TypeError(f"the kernel of {definition.type} made ({got}) where its shape rule says ({want})")
     return outputs
+
+
+def _read_only(x: Array) -> Array:
+    """A user's kernel that writes into its input would change what other ops read: NumPy refuses, and says so."""
+    view = x.view()
+    view.flags.writeable = False
+    return view

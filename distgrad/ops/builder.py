@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from distgrad import runtime
+from distgrad.errors import here
 from distgrad.graph import NO_ATTRS, Attrs, FuncGraph, Graph, Tensor, _context
 from distgrad.registry import OpDef, define
-from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes
+from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, spec_of
 
 _SCALARS = (bool, int, float, complex)
 
@@ -28,7 +29,11 @@ def make(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs = NO_ATTRS, name: str |
             return _make_converted(d, inputs, attrs, name)[0]
     if graph is None:
         return _make_converted(d, inputs, attrs, name)[0]
-    return graph.add(d.type, inputs, (d.infer(*inputs, **attrs),), attrs, name).outputs[0]
+    try:
+        spec = d.infer(*inputs, **attrs)
+    except Exception as e:
+        raise _noted(e, d, inputs)  # noqa: B904  (the same exception)
+    return graph.add(d.type, inputs, (spec,), attrs, name).outputs[0]
 
 
 def make_n(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs = NO_ATTRS, name: str | None = None) -> list[Tensor]:
@@ -40,17 +45,38 @@ def _make_converted(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs, name: str |
     graph = graph_for(inputs)
     if graph is None:
         arrays = [as_array(x) for x in inputs]
-        specs = d.infer(*arrays, **attrs)  # the same errors as in a graph
-        return runtime.current().evaluate(d, arrays, attrs, _listed(specs))  # type: ignore[return-value]
+        specs = _infer(d, arrays, attrs)  # the same errors as in a graph
+        return runtime.current().evaluate(d, arrays, attrs, specs)  # type: ignore[return-value]
     if graph is not _context.graph:
+        if isinstance(graph, FuncGraph):
+            raise _leaked(graph, inputs)
         with graph:
             return _make_converted(d, inputs, attrs, name)
     tensors = tuple([convert(x) for x in inputs])
-    return list(graph.add(d.type, tensors, _listed(d.infer(*tensors, **attrs)), attrs, name).outputs)
+    return list(graph.add(d.type, tensors, _infer(d, tensors, attrs), attrs, name).outputs)
 
 
-def _listed(specs: Any) -> list[tuple[Shape, DType]]:
+def _infer(d: OpDef, inputs: Sequence[Typed], attrs: Attrs) -> list[tuple[Shape, DType]]:
+    try:
+        specs = d.infer(*inputs, **attrs)
+    except Exception as e:
+        raise _noted(e, d, inputs)  # noqa: B904  (the same exception)
     return specs if isinstance(specs, list) else [specs]
+
+
+def _noted(e: Exception, d: OpDef, inputs: Sequence[Typed]) -> Exception:
+    """What a shape rule refused, with the user's line: it may be deep under a trace."""
+    got = ", ".join(str(spec_of(x)) for x in inputs)
+    e.add_note(f"distgrad: while building op type {d.type} (at {here(3)}) on inputs ({got})")
+    return e
+
+
+def _leaked(graph: FuncGraph, inputs: Sequence[Any]) -> ValueError:
+    tensor = next(x for x in inputs if getattr(x, "graph", None) is graph)
+    return ValueError(
+        f"{tensor!r} belongs to the trace of function {graph.name!r}, which is over: it has no value here. "
+        f"Return it from the function, and use what the call gives."
+    )
 
 
 def graph_for(inputs: Sequence[Any]) -> Graph | None:
@@ -112,7 +138,7 @@ def as_array(x: Any, dtype: Any = None) -> Any:
     if hasattr(x, "__tensor__"):
         x = x.__tensor__()
     try:
-        array = np.asarray(x, dtype)
+        array = np.asarray(plain(x), dtype)
     except (ValueError, TypeError) as e:
         if dtype is not None:
             raise
@@ -122,6 +148,16 @@ def as_array(x: Any, dtype: Any = None) -> Any:
     return array
 
 
+def plain(x: Any) -> Any:
+    """x, unless it is an array of a kind that means something else by the same elements."""
+    if type(x).__name__ in ("MaskedArray", "matrix"):  # by name: importing numpy.ma for it costs time
+        raise TypeError(
+            f"a NumPy {type(x).__name__} has rules of its own, which distgrad does not follow: "
+            f"pass np.asarray(x), or x.filled(value) of a masked array"
+        )
+    return x
+
+
 def _describe(x: Any) -> str:
     text = repr(x)
     return f"{text if len(text) < 80 else text[:77] + '...'} (a {type(x).__name__})"
@@ -129,7 +165,7 @@ def _describe(x: Any) -> str:
 
 def typed(x: Any) -> Any:
     """Something with .shape and .dtype: tensors and arrays as they are, everything else converted."""
-    return x if isinstance(x, Tensor | np.ndarray) else convert(x)
+    return x if isinstance(x, Tensor) or type(x) is np.ndarray else convert(x)
 
 
 # -- promoting ---------------------------------------------------------------------------------------------------

@@ -127,8 +127,10 @@ WRITES = {
 
 def _no_value(self: Any) -> TypeError:
     return TypeError(
-        f"{self!r} has no value while the graph is built: run it with a session, return it from the function, "
-        f"or keep to operators and functions, which record ops (methods of arrays, as in array.dot(tensor), do not)"
+        f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
+        f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
+        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, max(x, 0) is np.maximum(x, 0), and what "
+        f"math, SciPy or a method of an array would do has its function in distgrad"
     )
 
 

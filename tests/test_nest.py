@@ -1,0 +1,62 @@
+"""Nested structures: taken apart in one order, put together in the caller's."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+from distgrad import nest
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass
+class Params:
+    w: Any
+    b: Any
+
+
+TREES = [
+    1,
+    None,
+    [1, (2, None)],
+    {"b": 1, "a": [2, 3]},
+    Pair(1, {"z": 2, "y": 3}),
+    Params([1], 2),
+    OrderedDict([("z", 1), ("a", 2)]),
+    (),
+    {},
+]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=repr)
+def test_unflatten_undoes_flatten(tree: Any) -> None:
+    again = nest.unflatten(tree, nest.flatten(tree))
+    assert again == tree
+    assert type(again) is type(tree)
+
+
+def test_a_dict_is_flattened_by_sorted_key_and_rebuilt_in_its_own_order() -> None:
+    tree = {"w": 1, "b": 2}
+    assert nest.flatten(tree) == [2, 1]
+    assert list(nest.map_structure(str, tree).items()) == [("w", "1"), ("b", "2")]
+
+
+def test_gradients_come_back_in_the_order_of_the_callers_keys() -> None:
+    params = {"w": np.full(2, 1.0), "b": np.full(2, 10.0)}
+    grads = dg.grad(lambda p: np.sum(p["w"] ** 2) + np.sum(p["b"]))(params)
+    assert list(grads) == ["w", "b"]
+    assert grads["w"].tolist() == [2.0, 2.0]
+
+
+def test_keys_that_do_not_sort_are_a_type_error() -> None:
+    with pytest.raises(TypeError, match="the keys of a nested dict must be sortable"):
+        nest.flatten({1: 0, "a": 1})
