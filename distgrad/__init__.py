@@ -1,4 +1,10 @@
-"""distgrad: gradients of NumPy models as dataflow graphs, on one machine or a Ray cluster."""
+"""distgrad: gradients of NumPy models as dataflow graphs.
+
+Build: `function`, `Graph`, `Variable`, `constant`, `placeholder`, `Defun`, `op`; NumPy's functions under NumPy's names,
+and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, `hessian`,
+`hvp`; `RegisterGradient`, `no_gradient`, `custom_gradient`, `recompute_grad`; `explain_gradient` says why one is None.
+Run: call a function, or `Session().run(fetches, feed_dict)`.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,12 +83,16 @@ def test_docstring_examples_run(module: str) -> None:
     assert result.failed == 0
 
 
-def test_the_readme_example_runs_as_it_reads(capsys: pytest.CaptureFixture[str]) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    space: dict[str, object] = {}
-    exec(compile(code, "README.md", "exec"), space)
-    assert space["grads"].keys() == {"w1", "b1", "w2"}  # type: ignore[attr-defined]
+def test_the_readme_examples_run_as_they_read(capsys: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    space: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), space)
+    assert len(blocks) == 2
+    assert list(space["grads"]) == list(space["params"])
     assert capsys.readouterr().out == "[[array(3.), array(1.)], [array(1.), array(1.)]]\n"
+    assert (space["first"] == space["again"]).all()
+    assert (space["first"] != space["other"]).any()
 
 
 def test_the_quickstart_learns(capsys: pytest.CaptureFixture[str]) -> None:
