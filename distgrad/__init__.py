@@ -35,7 +35,7 @@ from distgrad.functional import Defun
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
 from distgrad.graph import Graph, Operation, Tensor, check_graph
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
-from distgrad.ops import linalg, nn, random
+from distgrad.ops import linalg, math, nn, random
 from distgrad.ops.array import *
 from distgrad.ops.builder import cast
 from distgrad.ops.control import *
@@ -57,8 +57,8 @@ __all__ = [
     "AggregationMethod", "Defun", "Graph", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
     "Operation", "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "cast", "check_graph",
     "control_dependencies", "custom_gradient", "device", "explain_gradient", "function", "grad", "grad_pass_through",
-    "gradients", "hessian", "hessian_vector_product", "hessians", "hvp", "jacobian", "jvp", "linalg", "name_scope",
-    "nn", "no_gradient", "op", "random", "raw_ops", "recompute_grad", "scheduler", "testing", "tuple",
+    "gradients", "hessian", "hessian_vector_product", "hessians", "hvp", "jacobian", "jvp", "linalg", "math",
+    "name_scope", "nn", "no_gradient", "op", "random", "raw_ops", "recompute_grad", "scheduler", "testing", "tuple",
     "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += _ops.array.__all__

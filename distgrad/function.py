@@ -232,8 +232,10 @@ class _Method:
 def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
     """Make a Python function of arrays a graph: traced once per signature, then run by the current session.
 
-    Arrays (and NumPy scalars) become tensors; Python numbers, strings, None, variables and any other hashable object
-    are part of the signature. Arguments and results may be nested. A method is traced once per instance.
+    Python runs once per signature: what shall vary between calls is an argument, and random numbers come from
+    `distgrad.random` with a key as argument; those of NumPy's generators would be recorded as constants. Arrays (and
+    NumPy scalars) become tensors; Python numbers, strings, None, variables and any other hashable object are part of
+    the signature. Arguments and results may be nested. A method is traced once per instance.
 
     >>> import distgrad as dg
     >>> @dg.function

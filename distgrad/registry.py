@@ -7,12 +7,11 @@ live in `distgrad.workers.kernels`, except those of a user's own ops, which trav
 from __future__ import annotations
 
 import difflib
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
-
-from distgrad.errors import here
 
 if TYPE_CHECKING:
     from distgrad.graph import Operation
@@ -121,8 +120,9 @@ def _register(op_type: str, f: Callable[..., Any] | None, override: bool) -> Non
             f"Pass override=True to replace it."
         )
     code = getattr(f, "__code__", None)
-    where = f"{code.co_filename}:{code.co_firstlineno}" if code else str(here())
-    _GRADIENTS[op_type] = _Registration(f, where)
+    caller = sys._getframe(2)  # of no_gradient, in whichever file, distgrad's own too
+    where = (code.co_filename, code.co_firstlineno) if code else (caller.f_code.co_filename, caller.f_lineno)
+    _GRADIENTS[op_type] = _Registration(f, f"{where[0]}:{where[1]}")
 
 
 def registered(op_type: str) -> bool:

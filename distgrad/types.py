@@ -133,11 +133,10 @@ def broadcast_shapes(a: Shape, b: Shape) -> Shape:
     """
     if a == b:
         return a
-    if len(a) < len(b):
-        a, b = b, a
-    out = list(a)
-    offset = len(a) - len(b)
-    for i, n in enumerate(b, offset):
+    longer, shorter = (b, a) if len(a) < len(b) else (a, b)
+    out = list(longer)
+    offset = len(longer) - len(shorter)
+    for i, n in enumerate(shorter, offset):
         m = out[i]
         if m == 1:
             out[i] = n

@@ -546,3 +546,17 @@ def test_arrays_with_rules_of_their_own_are_refused(make: Callable[[], Any]) -> 
         dg.exp(array)
     with pytest.raises(TypeError, match="has rules of its own"):
         dg.function(lambda x: np.sum(x))(array)
+
+
+@pytest.mark.timeout(900)  # about a minute, and more on a busy machine
+def test_a_chain_of_a_million_ops_is_built_differentiated_and_printed() -> None:
+    with dg.Graph() as graph:
+        x = y = dg.constant(1.0, "float32")
+        for _ in range(500_000):
+            y = dg.sin(y) * x
+        (g,) = dg.gradients(y, x)
+    assert len(graph.ops) > 3_000_000
+    assert g.op.type == "AddN"
+    text = str(graph)
+    assert text.count("\n") + 1 == len(graph.ops)
+    assert re.match(r"%\d+ f32\[\] = AddN\(", text[text.rindex("\n") + 1 :])

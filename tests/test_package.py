@@ -105,6 +105,20 @@ def test_the_quickstart_learns(capsys: pytest.CaptureFixture[str]) -> None:
     assert "# quickstart.py:" in printed
 
 
+def test_the_readme_has_no_gaps_left_to_fill() -> None:
+    assert not re.search(r"\b(TODO|TBD|FIXME|XXX|[A-Z]+_[A-Z_]+)\b", (ROOT / "README.md").read_text())
+
+
+def test_the_top_level_is_the_documented_layout() -> None:
+    names = {"README.md", "pyproject.toml", "distgrad", "scheduler", "workers", "tests", "cluster-configs", "examples"}
+    names |= {"Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks", "docs", ".ci"}
+    assert {name for name in names if (ROOT / name).exists()} == names
+
+
+def test_types_are_shipped() -> None:
+    assert (Path(dg.__file__).parent / "py.typed").exists()
+
+
 def test_nothing_unpickles() -> None:
     sources = [p for folder in ("distgrad", "scheduler", "workers") for p in (ROOT / folder).rglob("*.py")]
     assert [str(p) for p in sources if re.search(r"\b(pickle\.loads?|allow_pickle=True)\b", p.read_text())] == []

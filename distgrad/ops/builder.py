@@ -193,10 +193,14 @@ def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
     return ins[0] if out.kind != ins[0].kind == "c" else out
 
 
-def promote(ufunc: np.ufunc, *xs: Any) -> tuple[Any, ...]:
+def promote(ufunc: np.ufunc, *xs: Any, name: str | None = None) -> tuple[Any, ...]:
     """Operands cast to the dtype in which NumPy would compute `ufunc`; Python numbers adapt to the others."""
     xs = tuple(x if type(x) in _SCALARS else typed(x) for x in xs)
-    dtype = loop_dtype(ufunc, *[_kind(x) for x in xs])
+    try:
+        dtype = loop_dtype(ufunc, *[_kind(x) for x in xs])
+    except TypeError:
+        kinds = " and ".join(getattr(k, "__name__", str(k)) for k in map(_kind, xs))
+        raise TypeError(f"{name or ufunc.__name__} is not defined for {kinds}; cast what you give it") from None
     return tuple([as_dtype(x, dtype) for x in xs])
 
 
@@ -255,13 +259,14 @@ def unary(
 ) -> Callable[..., Tensor]:
     """An elementwise function of one argument, with the dtype rules of `ufunc`."""
     d = define(op_type, infer)
+    called = name or op_type.lower()
 
     def build(x: Any, name: str | None = None) -> Tensor:
         if type(x) is not Tensor or x.dtype.kind not in "fc":
-            (x,) = promote(ufunc, x)
+            (x,) = promote(ufunc, x, name=called)
         return make(d, (x,), NO_ATTRS, name)
 
-    return _dressed(build, name or op_type.lower(), doc)
+    return _dressed(build, called, doc)
 
 
 def binary(
@@ -269,13 +274,14 @@ def binary(
 ) -> Callable[..., Tensor]:
     """A broadcasting elementwise function of two arguments, with the dtype rules of `ufunc`."""
     d = define(op_type, infer, broadcasting=True)
+    called = name or op_type.lower()
 
     def build(x: Any, y: Any, name: str | None = None) -> Tensor:
         if type(x) is not Tensor or type(y) is not Tensor or x.dtype is not y.dtype or x.dtype.kind not in "fc":
-            x, y = promote(ufunc, x, y)
+            x, y = promote(ufunc, x, y, name=called)
         return make(d, (x, y), NO_ATTRS, name)
 
-    return _dressed(build, name or op_type.lower(), doc)
+    return _dressed(build, called, doc)
 
 
 def _dressed(build: Callable[..., Tensor], name: str, doc: str) -> Callable[..., Tensor]:
