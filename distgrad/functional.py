@@ -48,20 +48,29 @@ class GradientBody(FuncGraph):
         self.handles = {v: copies[t] for v, t in forward.handles.items()}
         self.functions = dict(forward.functions)
 
-    def parameter(self, spec: Spec, name: str) -> Tensor:
-        made = self.add("Placeholder", (), [spec], name=name).outputs[0]
-        self.declared.append(made)
-        return made
+    def parameter(self, spec: Spec, name: str, outside: Tensor | None = None) -> Tensor:
+        """A declared input. The copy of a captured one still leads outside, where gradients() may follow it."""
+        if outside is None or self.outer is None:
+            op = self.add("Placeholder", (), [spec], name=name)
+        else:
+            op = self.add("Capture", (self.outer.local(outside),), [spec], name=name)
+        self.declared.append(op.outputs[0])
+        return op.outputs[0]
 
     def admit(self, tensor: Tensor) -> Tensor:
         copy = self.copies.get(tensor)
         return super().admit(tensor) if copy is None else copy
 
+    def local(self, tensor: Tensor) -> Tensor:
+        copy = self.copies.get(tensor)
+        return super().local(tensor) if copy is None or tensor.graph in self.around() else copy
+
     def _copy_ops(self, forward: FuncGraph) -> None:
         copies = self.copies
         ops: dict[Operation, Operation] = {}
         for t in forward.inputs:
-            copies[t] = self.parameter(t.spec, t.op.name)
+            outside = t.op.inputs[0] if t.op.type == "Capture" else None
+            copies[t] = self.parameter(t.spec, t.op.name, outside)
             ops[t.op] = copies[t].op
         for op in forward.ops:
             if op in ops:
@@ -82,11 +91,11 @@ def gradient_of(body: FuncGraph, outer: Graph | None, total: bool = False) -> Tr
     around the call, which may be another thing at the next one.
     """
     known = body.memo("gradients")
-    made: Traced | None = known.get(total)
+    made: Traced | None = known.get((total, outer))
     if made is None:
         made = _build_gradient(body, outer, total)
         if not made.body.captures:
-            known[total] = made
+            known[total, outer] = made
     return made
 
 

@@ -71,14 +71,16 @@ def as_tensor(y: Any, name: str, what: str) -> Tensor:
 
 
 def as_x(x: Any, name: str) -> Tensor:
-    """A variable stands for its handle, whatever read it; a captured tensor for its copy in the function."""
+    """A variable stands for its handle, whatever read it; a tensor of the graphs around for itself: paths lead there."""
+    graph = current_graph()
+    assert graph is not None
     handle = getattr(x, "__handle__", None)
     if handle is not None:
         made: Tensor = handle()
         return made
     if isinstance(x, list | tuple):
         raise TypeError(f"gradients: xs must be a tensor or a flat list of tensors, got the nested list {x!r}")
-    return as_tensor(x, name, "xs")
+    return graph.local(x) if isinstance(x, Tensor) else as_tensor(x, name, "xs")
 
 
 def as_stop(t: Any) -> Tensor:

@@ -114,7 +114,7 @@ class _Backward:
         terms, ys, xs = self.terms, self.ys, self.xs
         for y, seed in zip(ys, seeds, strict=True):
             terms.setdefault(y, []).append(seed)
-        pending = _between(ys, xs)
+        pending = _between(ys, xs, stopped)
         leaves = _leaves(xs, pending)
         wanted = set(xs)
         found: dict[Tensor, Term] = {}
@@ -164,7 +164,7 @@ class _Backward:
             if g is None and trainable(op.outputs[i].dtype):
                 grads[i] = zeros(op.outputs[i].shape, op.outputs[i].dtype)
         try:
-            made = _check(op, rule(op, *grads))
+            made = _check(op, rule(op, *grads), self.graph)
         except Exception as e:
             e.add_note(f"distgrad: while differentiating op {op.name!r} (type {op.type}, at {op.source})")
             raise
@@ -217,25 +217,28 @@ def _backward_context(graph: Graph) -> Iterator[None]:
 # -- what lies between -------------------------------------------------------------------------------------------
 
 
-def _between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> dict[Operation, int]:
+def _between(ys: Sequence[Tensor], xs: Sequence[Tensor], stopped: set[Tensor]) -> dict[Operation, int]:
     """The ops on a path from xs to ys, and how many reads of each come from the others.
 
-    Walks back from ys but never past the oldest x (creation order is topological), forward over what it saw to keep
-    what xs reach, and back again over that: the cost is that of the part of ys' history that is younger than xs,
-    whatever else the graph holds. The last walk leaves out what only an integer leads to: no gradient comes back there.
+    Walks back from ys but never past the oldest x (creation order is topological, over all graphs) or a stopped tensor,
+    forward over what it saw to keep what xs reach, and back again over that: the cost is that of the part of ys'
+    history that is younger than xs, whatever else the graph holds. The last walk leaves out what only an integer leads
+    to: no gradient comes back there.
     """
     sources = {x.op for x in xs}
-    oldest = min([op.id for op in sources], default=math.inf)
-    seen = {y.op for y in ys if y.op.id >= oldest}
-    stack = list(seen)
+    oldest = min([op.order for op in sources], default=math.inf)
+    ends = {t.op for t in stopped if t.op not in sources and stopped.issuperset(t.op.outputs)}
+    seen = {y.op for y in ys if y.op.order >= oldest}
+    stack = [op for op in seen if op not in ends]
     while stack:
         for t in stack.pop().inputs:
             op = t.op
-            if op.id >= oldest and op not in seen:
+            if op.order >= oldest and op not in seen:
                 seen.add(op)
-                stack.append(op)
+                if op not in ends:
+                    stack.append(op)
     reached: set[Operation] = set()
-    for op in sorted(seen, key=_by_id):
+    for op in sorted(seen, key=_by_order):
         if op in sources or any(t.op in reached and trainable(t.dtype) for t in op.inputs):
             reached.add(op)
     pending = {y.op: 0 for y in ys if y.op in reached}
@@ -251,8 +254,8 @@ def _between(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> dict[Operation, int]
     return pending
 
 
-def _by_id(op: Operation) -> int:
-    return op.id
+def _by_order(op: Operation) -> int:
+    return op.order
 
 
 def _leaves(xs: Sequence[Tensor], between: Mapping[Operation, int]) -> set[Operation]:
@@ -267,7 +270,7 @@ def _names(tensors: Sequence[Tensor]) -> str:
     return ", ".join(repr(t.op.name) for t in tensors[:3]) + (", ..." if len(tensors) > 3 else "")
 
 
-def _check(op: Operation, returned: Any) -> list[Term | None]:
+def _check(op: Operation, returned: Any, graph: Graph) -> list[Term | None]:
     """One gradient per input, of the input's shape and dtype; un-broadcasts for ops that broadcast."""
     made: list[Any] = list(returned) if isinstance(returned, list | tuple) else [returned]
     inputs = op.inputs
@@ -280,7 +283,7 @@ def _check(op: Operation, returned: Any) -> list[Term | None]:
         if g is None:
             continue
         t = inputs[i]
-        if type(g) is not Tensor and not isinstance(g, IndexedSlices):
+        if type(g) is not Tensor or g.op.graph is not graph:
             g = made[i] = _convert_gradient(op, i, g)
         if g.dtype is t.dtype and type(g) is Tensor and g.shape == t.shape and t.dtype.kind in "fc":
             continue
@@ -289,6 +292,11 @@ def _check(op: Operation, returned: Any) -> list[Term | None]:
 
 
 def _convert_gradient(op: Operation, i: int, g: Any) -> Term:
+    """A gradient in the graph that is being built: a rule may return numbers, or a tensor that it holds from before."""
+    if isinstance(g, IndexedSlices):
+        return IndexedSlices(convert(g.values), convert(g.indices), g.dense_shape)
+    if isinstance(g, Tensor):
+        return convert(g)
     try:
         made = convert(g, op.inputs[i].dtype)
     except (TypeError, ValueError):

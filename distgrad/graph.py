@@ -7,6 +7,7 @@ single op: builders live in `distgrad.ops`, which also hangs NumPy's operators a
 from __future__ import annotations
 
 import gc
+import itertools
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 Attrs = Mapping[str, Any]
 NO_ATTRS: Attrs = {}
 
+_orders = itertools.count()
 _NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
 _SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*\Z")
 
@@ -91,11 +93,14 @@ class Operation:
 
     __slots__ = (
         "_code", "_lasti", "attrs", "control_inputs", "device", "gradient", "graph", "id", "inputs", "name",
-        "original_op", "outputs", "type",
+        "order", "original_op", "outputs", "type",
     )  # fmt: skip
 
     graph: Graph
+    #: Its place in graph.ops.
     id: int
+    #: Its place among the ops of all graphs: whatever an op reads, in its own graph or around it, comes before it.
+    order: int
     type: str
     name: str
     inputs: tuple[Tensor, ...]
@@ -184,6 +189,7 @@ class Graph:
             op.outputs = (Tensor(op, 0, shape, dtype),)
         else:
             op.outputs = tuple([Tensor(op, i, shape, dtype) for i, (shape, dtype) in enumerate(specs)])
+        op.order = next(_orders)
         ops = self.ops
         op.id = len(ops)
         ops.append(op)
@@ -215,6 +221,10 @@ class Graph:
         the graph, and a weak map whose values refer to their keys never lets go."""
         return self._memos.setdefault(what, {})
 
+    def local(self, tensor: Tensor) -> Tensor:
+        """The tensor itself; an error if it is of another graph. A function knows more."""
+        return tensor if tensor.graph is self else self.admit(tensor)
+
     # -- context -------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Graph:
@@ -242,6 +252,14 @@ class Graph:
             yield
         finally:
             setattr(self, field, before)
+
+    @contextmanager
+    def clean(self) -> Iterator[None]:
+        """No scope, control dependency, device or forward op in force: for what belongs to no place in the graph."""
+        with ExitStack() as stack:
+            for field, value in (("_scope", ""), ("_control", ()), ("_device", None), ("_original", None)):
+                stack.enter_context(self._setting(field, value))
+            yield
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
@@ -325,7 +343,8 @@ class Graph:
 class FuncGraph(Graph):
     """The body of a function: declared inputs, outputs, and what it captured from the graph around it.
 
-    The body of a call is a pure value: it reads variables as captured tensors and assigns none. Only a root body (one
+    A captured tensor is the output of a Capture op, whose input is the tensor outside: the only op that reads across
+    graphs. The body of a call is a pure value: it reads variables as captured tensors and assigns none. Only a root body (one
     with no graph around it) holds variables, and then `effects` are the assigns that every call runs.
     """
 
@@ -337,6 +356,8 @@ class FuncGraph(Graph):
         self.captures: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
         self.effects: list[Operation] = []
+        #: Set where a body that must not assign a variable tried to.
+        self.impure = False
 
     def __repr__(self) -> str:
         return f"<{self.name}: {len(self.ops)} ops>"
@@ -354,17 +375,24 @@ class FuncGraph(Graph):
         inner = self.captures.get(tensor)
         if inner is None:
             with self.clean():
-                inner = self.add("Placeholder", (), [tensor.spec], name="captured").outputs[0]
+                inner = self.add("Capture", (tensor,), [tensor.spec], name="captured").outputs[0]
             self.captures[tensor] = inner
         return inner
 
-    @contextmanager
-    def clean(self) -> Iterator[None]:
-        """No scope, control dependency, device or forward op in force: inputs belong to no place in the body."""
-        with ExitStack() as stack:
-            for field, value in (("_scope", ""), ("_control", ()), ("_device", None), ("_original", None)):
-                stack.enter_context(self._setting(field, value))
-            yield
+    def around(self) -> list[Graph]:
+        """The graphs whose tensors this body may capture, from the inside out."""
+        found: list[Graph] = []
+        graph = self.outer
+        while graph is not None:
+            found.append(graph)
+            graph = graph.outer if isinstance(graph, FuncGraph) else None
+        return found
+
+    def local(self, tensor: Tensor) -> Tensor:
+        """What stands for a tensor of the graphs around, without capturing it; an error if it is of none of them."""
+        if tensor.graph is self:
+            return tensor
+        return super().admit(tensor) if self.outer is None else self.outer.local(tensor)
 
 
 class _Collector:
@@ -443,7 +471,7 @@ def check_graph(graph: Graph) -> Graph:
         if op.name in names:
             raise ValueError(f"two operations are named {op.name!r}")
         names.add(op.name)
-        for t in op.inputs:
+        for t in op.inputs if op.type != "Capture" else ():
             if t.op.graph is not graph or t.op.id >= i or not any(t is made for made in t.op.outputs):
                 raise ValueError(f"{op!r} reads {t!r}, which is not an earlier tensor of the same graph")
         for c in op.control_inputs:

@@ -122,14 +122,21 @@ class Variable:
         graph = current_graph()
         if graph is None:
             raise RuntimeError(f"{self!r} has no handle outside a graph")
-        return self.read() if _nested(graph) else _handle_in(graph, self)
+        while isinstance(graph, FuncGraph) and graph.outer is not None:
+            graph = graph.outer  # reads in a body are captured from there
+        return _handle_in(graph, self)
 
     def __tensor__(self) -> Tensor:
         graph = current_graph()
         if graph is None:
             return self._value  # type: ignore[return-value]
         read = graph.reads.get(self)
-        return self.read() if read is None or graph._control else read
+        if graph._control:
+            return self.read()
+        if read is None:
+            with graph.clean():  # whoever reads it first, everyone shares it
+                read = graph.reads[self] = self.read()
+        return read
 
     def read(self) -> Tensor:
         """The value now: a new read in a graph, a copy of the array outside."""
@@ -144,7 +151,6 @@ class Variable:
             made = graph.admit(outer)
         else:
             made = make(_read, (_handle_in(graph, self),), name=f"{self.name}/read")
-        graph.reads[self] = made
         return made
 
     value = read_value = read
@@ -153,6 +159,7 @@ class Variable:
         """Set the value; gives the new value. In a graph it happens when the op runs."""
         graph = current_graph()
         if graph is not None and _nested(graph):
+            graph.impure = True
             raise NotPure(f"{self!r} is assigned in the body of a call")
         made = self._fit(value)
         if graph is None:
@@ -195,7 +202,7 @@ def _handle_in(graph: Graph, variable: Variable) -> Tensor:
     made = graph.handles.get(variable)
     if made is None:
         attrs = {"key": variable.key, "shape": variable.shape, "dtype": variable.dtype}
-        with graph._setting("_scope", ""), graph._setting("_control", ()), graph._setting("_original", None):
+        with graph.clean():
             op = graph.add("VarHandle", (), [Spec(variable.shape, variable.dtype)], attrs, name=variable.name)
         made = graph.handles[variable] = op.outputs[0]
     return made

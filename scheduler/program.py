@@ -19,6 +19,8 @@ from distgrad.types import Spec
 
 #: Op types that stand for the body in their `body` attribute.
 CALLS = ("Call", "SymbolicGradient")
+#: Op types whose value comes from outside: a feed, or the inputs of the call.
+ARGUMENTS = ("Placeholder", "Capture")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ class _Flattener:
         return (*frame.after, *(i for c in op.control_inputs for i in frame.steps_of.get(c, ())))
 
     def emit(self, op: Operation, frame: _Frame) -> None:
-        if op.type == "Placeholder":
+        if op.type in ARGUMENTS:
             if op.outputs[0] in frame.ids:  # fed, and waited for by somebody: there already
                 return
             frame.ids[op.outputs[0]] = self.new_id(op.outputs[0])
@@ -181,7 +183,7 @@ def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapp
     seen = set(stack)
     while stack:
         op = stack.pop()
-        for t in op.inputs:
+        for t in op.inputs if op.type not in ARGUMENTS else ():
             if t not in given and t.op not in seen:
                 seen.add(t.op)
                 stack.append(t.op)

@@ -19,9 +19,9 @@ from .cases.case import Case
 
 CASES = all_cases()
 #: Op types that no builder of arrays makes: state, order and calls have tests of their own.
-NOT_IN_TABLE = {"Placeholder", "NoOp", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
+NOT_IN_TABLE = {"Placeholder", "Capture", "NoOp", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
 #: Of those, the ones that an executor runs itself, without a kernel.
-NO_KERNEL = {"Placeholder", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
+NO_KERNEL = {"Placeholder", "Capture", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
 
 
 def rows(applies: Callable[[Case], bool] = lambda case: True) -> list[Any]:

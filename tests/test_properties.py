@@ -80,6 +80,12 @@ def test_7_01_gradients_equal_central_differences(graph: RandomGraph) -> None:
 
 
 @common
+@given(graphs(SMOOTH))
+def test_7_01_so_do_gradients_of_gradients(graph: RandomGraph) -> None:
+    check_grads(lambda *leaves: ends(graph, build(graph, leaves)), graph.leaf_values(), order=2, atol=1e-6)
+
+
+@common
 @given(graphs_and_xs(), st.lists(st.sampled_from([None, "a", "b"]), min_size=1, max_size=3))
 def test_7_02_no_method_gate_or_placement_changes_values(
     case: tuple[RandomGraph, list[int]], devices: list[str | None]

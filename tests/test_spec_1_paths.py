@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -161,6 +161,15 @@ def test_1_34_a_variable_can_be_stopped() -> None:
     assert_values(G(v * w, [v, w], stop_gradients=[v]), [2.0, 3.0])
     read = v.read()
     assert_values(G(read * w, [v, w], stop_gradients=[read]), [None, 3.0])
+
+
+@pytest.mark.parametrize("stops", [lambda g: g, lambda g: [g]], ids=["alone", "in a list"])
+def test_1_34_a_sparse_gradient_to_stop_at_stands_for_its_values(stops: Callable[..., object]) -> None:
+    p, c = f32([1.0, 2.0, 3.0]), f32(4.0)
+    (g,) = G(dg.gather(p, [1, 1]) ** 2, p)
+    y = dg.sin(g.values) * c
+    assert_values(G(y, [p, g.values, c], stop_gradients=stops(g)), [None, [4 * np.cos(4)] * 2, 2 * np.sin(4)])
+    assert_values(G(y, p), [[0, 2 * 2 * 4 * np.cos(4), 0]])
 
 
 def test_1_35_stop_gradients_cuts_per_tensor_where_tensorflow_cuts_the_op() -> None:

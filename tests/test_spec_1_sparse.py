@@ -24,7 +24,7 @@ def graph() -> Iterator[dg.Graph]:
     check_graph(g)
 
 
-def assert_slices(found: Any, values: Any, indices: Any, dense_shape: tuple[int, ...]) -> None:
+def assert_slices(found: Any, values: Any, indices: Any, dense_shape: tuple[int, ...] | None) -> None:
     assert isinstance(found, dg.IndexedSlices)
     got = run(found)
     np.testing.assert_array_equal(got.values, values)
@@ -66,6 +66,16 @@ def test_1_67_indices_of_different_dtypes_become_int64() -> None:
     p = f32(np.ones((4, 2)))
     (g,) = G([dg.gather(p, np.array([i], dtype)) for i, dtype in ((0, np.int32), (1, np.int64))], p)
     assert g.indices.dtype == np.int64
+
+
+@pytest.mark.parametrize("method", [0, 1, 2])
+@pytest.mark.parametrize("shapes", [((3,), None), (None, (3,))])
+def test_1_67_the_dense_shape_is_that_of_the_first(shapes: Any, method: int) -> None:
+    x = f32([1.0, 2.0, 3.0])
+    y = dg.identity(x)
+    terms = [dg.IndexedSlices(f32([2.0 + i]), dg.constant([i]), shape) for i, shape in enumerate(shapes)]
+    (g,) = G([y, y], x, grad_ys=terms, aggregation_method=method)
+    assert_slices(g, [2.0, 3.0], [0, 1], shapes[0])
 
 
 @pytest.mark.parametrize("method", [0, 1, 2])

@@ -659,6 +659,41 @@ def test_4_23_nested_functions_that_share_a_variable_list_it_once() -> None:
     assert listing(lambda x: inner(x) * v) == ["v"]
 
 
+def test_4_23_a_variable_created_inside_f_counts_as_any_other() -> None:
+    """It is an error for TensorFlow's reference variables alone; distgrad has none."""
+    made: list[Any] = []
+
+    @dg.custom_gradient
+    def f(x: Any) -> Any:
+        v = dg.Variable(np.float32(2.0), name="v")
+        made.append(v)
+        return x * v, lambda dy, variables: (10 * dy, [20 * dy for _ in variables])
+
+    x = f32(3.0)
+    y = f(x)
+    assert_values([y, *G(y, [x, *made])], [6.0, 10.0, 20.0])
+
+
+def test_4_23_also_when_grad_fn_does_not_expect_it() -> None:
+    f = dg.custom_gradient(lambda x: (x * dg.Variable(np.float32(2.0), name="v"), lambda dy: dy))
+    with pytest.raises(TypeError, match="depends on variable 'v', so its grad_fn must take"):
+        f(f32(3.0))
+
+
+def test_4_23_a_variable_created_in_a_function_is_made_once_per_trace() -> None:
+    made: list[Any] = []
+
+    @dg.function
+    def count(x: Any) -> Any:
+        made.append(dg.Variable(0.0, name="count"))
+        return made[-1].assign_add(1.0) + 0 * dg.sum(x)
+
+    with outside():
+        assert [count(np.zeros(2)) for _ in range(3)] == [1.0, 2.0, 3.0]
+        assert count(np.zeros(3)) == 1.0  # another signature, another trace
+    assert [v.numpy() for v in made] == [3.0, 1.0]
+
+
 # -- 4.5 higher order, eager, helpers ----------------------------------------------------------------------------
 
 

@@ -90,6 +90,24 @@ def test_6_03_results_have_the_static_types_of_the_inputs() -> None:
     assert [t.spec for t in found] == [x.spec, i.spec]
 
 
+def test_6_03_a_variable_as_input_stands_for_its_value_now_and_is_differentiated() -> None:
+    v = dg.Variable(np.array([2.0, 3.0], F))
+    seeds = f32([1.0, 10.0])
+    square = dg.Defun()(lambda x: x * x)
+    (found,) = SG(input=[v, seeds], Tout=[F], f=square)
+    assert (found.shape, found.dtype) == (v.shape, v.dtype)
+    assert_values([found, *G(found, [v, seeds])], [[4.0, 60.0], [2.0, 20.0], [4.0, 6.0]])
+    with dg.control_dependencies([v.assign([5.0, 7.0])]):
+        assert_values(SG(input=[v, seeds], Tout=[F], f=square), [[10.0, 140.0]])
+
+
+def test_6_03_a_variable_as_input_of_an_eager_call() -> None:
+    v = dg.Variable(np.array([2.0, 3.0], F))
+    with outside():
+        (found,) = SG(input=[v, np.ones(2, F)], Tout=[F], f=dg.Defun()(lambda x: x * x))
+        np.testing.assert_array_equal(found, [4.0, 6.0])
+
+
 def test_6_04_counts_dtypes_and_shapes_that_do_not_fit_f() -> None:
     x = f32([1.0])
     with pytest.raises(ValueError, match="expects 2 arguments, but 1 are given"):

@@ -62,7 +62,7 @@ def test_a_third_derivative_is_looked_at_when_asked_for() -> None:
     slope = with_gradient(lambda x: 4 * x**3, lambda x: 12 * dg.stop_gradient(x) ** 2)
     power = with_gradient(lambda x: x**4, slope)
     check_grads(power, [X], order=2)
-    with pytest.raises(AssertionError, match="^gradient of order 3"):
+    with pytest.raises(AssertionError, match="gradient of order 3, in a random direction"):
         check_grads(power, [X], order=3)
 
 
@@ -119,14 +119,14 @@ def test_wrong_values_in_a_sparse_gradient() -> None:
 
 def test_a_kink_nearby_is_told_with_the_remedy_which_helps() -> None:
     x = np.array([1e-4, 1.0])
-    with pytest.raises(AssertionError, match=r"steps of 0\.001 of each argument's size\. A kink nearby\? Try a smaller"):
+    with pytest.raises(AssertionError, match=r"steps of 0\.001 of each .* A kink nearby\? Try a smaller step="):
         check_grads(dg.abs, [x])
     check_grads(dg.abs, [x], step=1e-6)
 
 
 @pytest.mark.parametrize("args", [[], [3], [np.array([1, 2]), True], ["text"]], ids=["none", "int", "bool", "string"])
 def test_arguments_without_derivatives_are_a_value_error(args: list[Any]) -> None:
-    with pytest.raises(ValueError, match="^check_grads: no argument has a float or complex dtype"):
+    with pytest.raises(ValueError, match="check_grads: no argument has a float or complex dtype"):
         check_grads(lambda *xs: xs, args)
 
 
@@ -193,7 +193,7 @@ def test_arguments_of_very_different_sizes() -> None:
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
 def test_arguments_that_are_all_tiny_or_all_huge(scale: float) -> None:
-    check_grads(lambda x: (x / scale) ** 3, [X * scale])
+    check_grads(lambda x: dg.sin(x / scale), [X * scale])
 
 
 # -- its options -------------------------------------------------------------------------------------------------
@@ -201,8 +201,8 @@ def test_arguments_that_are_all_tiny_or_all_huge(scale: float) -> None:
 
 def test_the_generator_that_is_given_chooses_the_direction() -> None:
     def message(seed: int | None) -> str:
+        rng = None if seed is None else np.random.default_rng(seed)
         with pytest.raises(AssertionError) as caught:
-            rng = None if seed is None else np.random.default_rng(seed)
             check_grads(lambda x: dg.stop_gradient(x) * x, [X], rng=rng)
         return str(caught.value)
 

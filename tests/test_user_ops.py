@@ -263,7 +263,7 @@ def test_a_type_name_is_checked() -> None:
         dg.op("")(lambda x: x)
 
 
-def test_the_kernel_travels_with_its_definition() -> None:
+def test_the_definition_holds_the_kernel_function() -> None:
     build = softplus()
     assert registry.OPS["MySoftplus"].kernel is build.__wrapped__
 

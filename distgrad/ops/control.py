@@ -18,6 +18,7 @@ from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, spec_of
 
 _fill = define("Fill", lambda *, shape, dtype, value: (shape, dtype))
 define("Placeholder", lambda *, shape, dtype: (shape, dtype))
+define("Capture", same)
 for _type in ("Const", "Fill", "Placeholder"):
     no_gradient(_type)
 
@@ -143,6 +144,7 @@ def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Tens
     return make(_prevent, (typed(x),), {"message": str(message)}, name)
 
 
+@RegisterGradient("Capture")
 @RegisterGradient("Identity")
 def _identity_grad(op: Operation, g: Any) -> Any:
     return g
