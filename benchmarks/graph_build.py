@@ -1,8 +1,9 @@
 """Time to build and to differentiate the chain `y = sin(y) * x`, beside TensorFlow and JAX, in one run.
 
 Each measurement is a process of its own (no framework sees another's garbage), and the frameworks take turns, so that a
-noisy machine is noisy for all of them. Prints microseconds of CPU time per forward op, the best of all rounds, and what
-must hold: building <= 1/20 and differentiating <= 1/30 of TensorFlow's time per op, 10x the ops <= 1.3x the time per op.
+noisy machine is noisy for all of them. Prints microseconds of CPU time per forward op, the best of all rounds, and
+what must hold: building <= 1/20 and differentiating <= 1/30 of TensorFlow's time per op, 10x the ops <= 1.3x the time
+per op.
 Then a chain of 1,000,000 ops is built, differentiated and printed. The exit code is 1 where a bar is missed.
 
     make bench

@@ -17,7 +17,8 @@ if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.to
 
 from distgrad import ops as _ops
 from distgrad import raw_ops, scheduler, testing
-from distgrad.custom_gradient import custom_gradient, grad_pass_through, recompute_grad
+from distgrad.custom_gradient import custom_gradient
+from distgrad.defun import Defun
 from distgrad.derivatives import (
     grad,
     hessian,
@@ -31,7 +32,6 @@ from distgrad.derivatives import (
 )
 from distgrad.explain import explain_gradient
 from distgrad.function import function
-from distgrad.functional import Defun
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
 from distgrad.graph import Graph, Operation, Tensor, check_graph
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
@@ -44,6 +44,7 @@ from distgrad.ops.index import *
 from distgrad.ops.math import *
 from distgrad.ops.matmul import *
 from distgrad.ops.reduce import *
+from distgrad.recompute import grad_pass_through, recompute_grad
 from distgrad.registry import RegisterGradient, no_gradient
 from distgrad.scopes import control_dependencies, device, name_scope
 from distgrad.session import Session

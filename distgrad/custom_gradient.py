@@ -1,4 +1,4 @@
-"""Functions with a gradient of their own: custom_gradient, and what is made of it: recompute_grad, grad_pass_through.
+"""Functions with a gradient of their own: custom_gradient.
 
 In a graph the outputs, the arguments and the variables of a call go through one IdentityN op, which carries the
 function's grad_fn as its gradient; only the outputs are handed out. Nothing inside the function is differentiated.
@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from distgrad import nest
 from distgrad.errors import here
-from distgrad.gradients import gradients
-from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
+from distgrad.function import named_leaves, signature_of
+from distgrad.graph import Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices
-from distgrad.ops.builder import cast, convert, graph_for
+from distgrad.ops.builder import convert, graph_for
 from distgrad.ops.control import identity, identity_n
 from distgrad.registry import gradient_function
-from distgrad.types import spec_of, trainable
+from distgrad.types import trainable
 from distgrad.variables import Variable
 
 Function = Callable[..., Any]
@@ -53,43 +53,10 @@ def custom_gradient(f: Function | None = None) -> Any:
     >>> dg.Session().run(dx)
     [array(1.)]
     """
-    return custom_gradient if f is None else _Decorated(f, _apply, "custom_gradient")
+    return custom_gradient if f is None else Decorated(f, apply, "custom_gradient")
 
 
-def recompute_grad(f: Function) -> Any:
-    """Make f forget what it computed: the backward pass runs f again, and memory holds only its arguments in between.
-
-    The gradients are f's own, to any order. f is traced again for each gradients() call that reaches it, and that copy
-    starts when the gradients of its outputs are there. So f must give the same for the same arguments and assign no
-    variable. Large tensors should be arguments: what f computes from closed-over tensors alone may be kept.
-
-    >>> import distgrad as dg
-    >>> block = dg.recompute_grad(lambda x: dg.exp(dg.sin(x)))
-    >>> with dg.Graph() as graph:
-    ...     x = dg.constant(0.0)
-    ...     dx = dg.gradients(block(x), x)
-    >>> dg.Session().run(dx), [op.type for op in graph.ops].count("Sin")
-    ([array(1.)], 2)
-    """
-    return _Decorated(f, _recompute, "recompute_grad")
-
-
-def grad_pass_through(f: Function) -> Any:
-    """Give f the gradient of the identity: each argument gets the gradient of the output in its place.
-
-    For functions that are flat or have steps (rounding, quantising). Variables that f reads get no gradient.
-
-    >>> import distgrad as dg
-    >>> with dg.Graph():
-    ...     x = dg.constant(1.7)
-    ...     dx = dg.gradients(dg.grad_pass_through(dg.floor)(x) * 5, x)
-    >>> dg.Session().run(dx)
-    [array(5.)]
-    """
-    return _Decorated(f, _pass_through, "grad_pass_through")
-
-
-class _Decorated:
+class Decorated:
     """A decorated function. As a method it binds like one: the instance is not an argument."""
 
     def __init__(self, f: Function, call: Callable[[Function, Any, Any], Any], decorator: str):
@@ -107,13 +74,13 @@ class _Decorated:
         bind = getattr(self._f, "__get__", None)
         if instance is None or bind is None:
             return self
-        return _Decorated(bind(instance, owner), self._call, self._decorator)
+        return Decorated(bind(instance, owner), self._call, self._decorator)
 
 
 # -- custom_gradient ---------------------------------------------------------------------------------------------
 
 
-def _apply(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def apply(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves = nest.flatten(args)
     graph = graph_for([*leaves, *kwargs.values()])
     if graph is not None:
@@ -127,13 +94,14 @@ def _apply(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _build(graph: Graph, f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     arguments = [_argument(f, args, i, x) for i, x in enumerate(nest.flatten(args))]
     # f gets tensors of its own: what it makes of its arguments is told from what it makes of closed-over tensors.
-    inside = [_renamed(graph, t) for t in arguments]
+    begin = len(graph.ops)
+    inside = [renamed(graph, t) for t in arguments]
     y, grad_fn = _pair(f, f(*nest.unflatten(args, inside), **kwargs))
     y = nest.map_structure(functools.partial(_output, f), y)
     outputs = nest.flatten(y)
     if not outputs:
         return y
-    variables = _variables(outputs, inside)
+    variables = variables_behind(outputs, inside, begin)
     if variables and not _takes_variables(grad_fn):
         raise TypeError(
             f"custom_gradient: {_called(f)} depends on {_listed(variables)}, so its grad_fn must take a keyword "
@@ -149,8 +117,8 @@ def _rule(f: Function, grad_fn: Function, args: Any, count: int, variables: list
     """grad_fn as the gradient function of the op: nothing to the outputs' slots, its results to the others."""
 
     def rule(op: Operation, *grads: Any) -> list[Any]:
-        where = f"{_name(f)} (called at {op.source})"
-        arguments, reads = _cut(op.inputs[count:], len(variables))
+        where = f"{name_of(f)} (called at {op.source})"
+        arguments, reads = cut(op.inputs[count:], len(variables))
         of_variables: list[Any] = []
         if variables:
             made, of_variables = _split(grad_fn(*grads[:count], variables=list(variables)), where, variables)
@@ -173,7 +141,7 @@ def _rule(f: Function, grad_fn: Function, args: Any, count: int, variables: list
     return rule
 
 
-def _cut(items: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
+def cut(items: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
     """All but the last few, and those."""
     return list(items[: len(items) - last]), list(items[len(items) - last :])
 
@@ -205,8 +173,13 @@ def _misfit(g: Any, x: Tensor) -> Exception | None:
     return None
 
 
-def _variables(outputs: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[Variable]:
-    """The trainable variables that outputs differentiably depend on, not through the arguments; sorted by name."""
+def variables_behind(outputs: Sequence[Tensor], arguments: Iterable[Tensor], begin: int) -> list[Variable]:
+    """The trainable variables that outputs differentiably depend on, not through the arguments; sorted by name.
+
+    Of the ops of their graph, those before `begin` do not depend on the arguments: what lies behind them is the same
+    for every call, and the graph remembers it.
+    """
+    graph = outputs[0].graph
     seen, stack = set(arguments), list(outputs)
     found: set[Variable] = set()
     while stack:
@@ -214,14 +187,40 @@ def _variables(outputs: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[V
         if t in seen or not trainable(t.dtype):
             continue
         seen.add(t)
-        op, graph = t.op, t.graph
-        if op.type == "VarHandle":
-            found.add(next(v for v, handle in graph.handles.items() if handle is t))
-        elif op.type == "Placeholder" and isinstance(graph, FuncGraph):
-            stack += [outer for outer, inner in graph.captures.items() if inner is t]
+        op = t.op
+        if op.graph is not graph or op.id < begin or op.type == "VarHandle":
+            found |= _variables_of(op)
         elif _differentiable(op):
             stack += op.inputs
     return sorted((v for v in found if v.trainable), key=lambda v: (v.name, len(v.key), v.key))
+
+
+def _variables_of(op: Operation) -> frozenset[Variable]:
+    """All variables that an op differentiably depends on, here and in the graphs around; each op is looked at once."""
+    stack = [op]
+    while stack:
+        op = stack[-1]
+        known = op.graph.memo("variables")
+        if op in known:
+            stack.pop()
+        elif op.type == "VarHandle":
+            known[op] = frozenset([v for v, handle in op.graph.handles.items() if handle.op is op])
+        else:
+            before = [t.op for t in op.inputs if trainable(t.dtype)] if _differentiable(op) else []
+            missing = [other for other in before if other not in other.graph.memo("variables")]
+            if missing:
+                stack += missing
+            else:
+                known[op] = _union([other.graph.memo("variables")[other] for other in before])
+    found: frozenset[Variable] = known[op]
+    return found
+
+
+def _union(sets: Sequence[frozenset[Variable]]) -> frozenset[Variable]:
+    """Most ops depend on the variables of one of their inputs, and share its set."""
+    largest = max(sets, key=len, default=frozenset())
+    others = [s for s in sets if s is not largest and not s <= largest]
+    return largest.union(*others) if others else largest
 
 
 def _differentiable(op: Operation) -> bool:
@@ -242,7 +241,7 @@ def _takes_variables(grad_fn: Function) -> bool:
     return (named is not None and named.kind in by_name) or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
 
 
-def _renamed(graph: Graph, t: Tensor) -> Tensor:
+def renamed(graph: Graph, t: Tensor) -> Tensor:
     """The same value as a new tensor, whatever gradient_override_map says of Identity."""
     with graph._setting("_overrides", {}):
         made: Tensor = identity(t)
@@ -291,22 +290,15 @@ def _output(f: Function, y: Any) -> Any:
 
 def _argument_names(f: Function, args: Sequence[Any]) -> list[str]:
     """How one would write each leaf of the arguments, by the names that f gives its parameters."""
-    try:
-        parameters = list(inspect.signature(f).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
-    names += [f"{rest}[{i}]" for i in range(len(args) - len(names))]
-    return [path for name, arg in zip(names, args, strict=False) for path, _ in nest.paths(arg, name)]
+    return [name for name, _ in named_leaves(signature_of(f), args, {})]
 
 
-def _name(f: Function) -> str:
+def name_of(f: Function) -> str:
     return repr(getattr(f, "__qualname__", None) or getattr(f, "__name__", None) or type(f).__name__)
 
 
 def _called(f: Function) -> str:
-    return f"{_name(f)} (called at {here()})"
+    return f"{name_of(f)} (called at {here()})"
 
 
 def _op_name(f: Function) -> str | None:
@@ -317,124 +309,3 @@ def _op_name(f: Function) -> str | None:
 def _listed(variables: Sequence[Variable]) -> str:
     noun = "variable" if len(variables) == 1 else "variables"
     return f"{noun} {', '.join(repr(v.name) for v in variables)}"
-
-
-# -- recompute_grad ----------------------------------------------------------------------------------------------
-
-
-def _recompute(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    @functools.wraps(f)
-    def pair(*args: Any, **kwargs: Any) -> tuple[Any, Function]:
-        graph = current_graph()
-        begin = len(graph.ops) if graph else 0
-        y = f(*args, **kwargs)
-        if graph is None:
-            return y, _unreachable
-        forward = graph.ops[begin:]
-        _refuse_assigns(f, forward)
-        used = {t for op in forward for t in op.inputs}
-        reads = {v: t for v, t in graph.reads.items() if t in used}
-        end = len(graph.ops)
-
-        def grad_fn(*dys: Any, variables: Sequence[Variable] = ()) -> Any:
-            found = _second_pass(f, args, kwargs, dys, variables, reads, end)
-            return _cut(found, len(variables)) if variables else found
-
-        return y, grad_fn
-
-    return _apply(pair, args, kwargs)
-
-
-def _second_pass(
-    f: Function,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    dys: Sequence[Any],
-    variables: Sequence[Variable],
-    reads: Mapping[Variable, Tensor],
-    end: int,
-) -> list[Any]:
-    """f once more, behind the gradients of its outputs, and its gradients there."""
-    graph = current_graph()
-    assert graph is not None  # rules run where gradients() builds
-    # Waiting for dys is what makes this a second computation: nothing may merge it with the first.
-    with graph.control_dependencies([dy for dy in dys if dy is not None]):
-        inputs = nest.map_structure(functools.partial(_renamed, graph), args)
-        held = {v: _renamed(graph, t) for v, t in reads.items()}
-    begin = len(graph.ops)
-    # f reads what it read then, though variables may have been assigned since.
-    with graph.control_dependencies(None), graph._setting("reads", {**graph.reads, **held}):
-        ys = [convert(y) for y in nest.flatten(f(*inputs, **kwargs))]
-    _refuse_late_reads(f, graph, end, begin)
-    _refuse_other_results(f, ys, dys)
-    known = [(y, dy) for y, dy in zip(ys, dys, strict=True) if dy is not None]
-    xs = nest.flatten(inputs)
-    # A handle is as old as the graph, and gradients() looks at all that is younger: most variables do with their read.
-    elsewhere = set(_variables(ys, [*xs, *held.values()]))
-    wrt = [held[v] if v in held and v not in elsewhere else v.__handle__() for v in variables]
-    return gradients(
-        [y for y, _ in known],
-        [*xs, *wrt],
-        [dy for _, dy in known],
-        stop_gradients=xs,  # what lies behind an argument gets its gradient through the argument
-        unconnected_gradients="zero",
-    )
-
-
-def _refuse_assigns(f: Function, ops: Iterable[Operation]) -> None:
-    assign = next((op for op in ops if op.type == "Assign"), None)
-    if assign is not None:
-        raise ValueError(
-            f"recompute_grad: {_name(f)} assigns a variable ({assign.name!r}, at {assign.source}), which would happen "
-            f"twice. Return the new value and assign it outside."
-        )
-
-
-def _refuse_late_reads(f: Function, graph: Graph, end: int, begin: int) -> None:
-    """A read that the second pass makes anew (`v.read()`) must not see an assign that came after the first one."""
-    reads = [op for op in graph.ops[begin:] if op.type == "ReadVariable"]
-    if not reads:
-        return
-    assigned = {op.inputs[0] for op in graph.ops[end:begin] if op.type == "Assign"}
-    late = next((op for op in reads if op.inputs[0] in assigned), None)
-    if late is not None:
-        raise ValueError(
-            f"recompute_grad: {_name(f)} reads variable {late.inputs[0].op.name!r} explicitly, and it was assigned "
-            f"before the backward pass. Use the variable itself instead of .read(), or pass its value as an argument."
-        )
-
-
-def _refuse_other_results(f: Function, ys: Sequence[Tensor], dys: Sequence[Any]) -> None:
-    checked = [(y, dy) for y, dy in zip(ys, dys, strict=False) if isinstance(dy, Tensor)]
-    if len(ys) != len(dys) or any(spec_of(y) != spec_of(dy) for y, dy in checked):
-        raise ValueError(
-            f"recompute_grad: {_name(f)} gave {', '.join(str(y.spec) for y in ys)} when it was traced again for its "
-            f"gradient, which is not what it gave at first. It may depend on its arguments only."
-        )
-
-
-def _unreachable(*dys: Any, variables: Sequence[Variable] = ()) -> Any:
-    raise AssertionError("there are no gradients outside a graph")
-
-
-# -- grad_pass_through -------------------------------------------------------------------------------------------
-
-
-def _pass_through(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    @functools.wraps(f)
-    def pair(*args: Any, **kwargs: Any) -> tuple[Any, Function]:
-        def grad_fn(*dys: Any, variables: Sequence[Variable] = ()) -> Any:
-            xs = nest.flatten(args)
-            if len(xs) != len(dys):
-                raise ValueError(
-                    f"grad_pass_through: {_name(f)} has {len(xs)} arguments but {len(dys)} outputs; it needs as many"
-                )
-            found = [cast(dy, x.dtype) if isinstance(dy, Tensor) else dy for dy, x in zip(dys, xs, strict=True)]
-            return (found, [None] * len(variables)) if variables else found
-
-        return f(*args, **kwargs), grad_fn
-
-    return _apply(pair, args, kwargs)
-
-
-__all__ = ["custom_gradient", "grad_pass_through", "recompute_grad"]

@@ -8,20 +8,19 @@ Complex gradients follow `gradients`: g times the conjugate of the derivative.
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from distgrad import nest
-from distgrad.function import Function, positional_names
+from distgrad.function import Function
 from distgrad.gradients import gradients
 from distgrad.graph import Tensor, current_graph
 from distgrad.ops.array import reshape, stack
-from distgrad.ops.builder import as_array, convert
+from distgrad.ops.builder import convert
 from distgrad.ops.control import identity, zeros
-from distgrad.types import Shape, Spec, size_of, spec_of, trainable
+from distgrad.types import Shape, size_of, trainable
 
 #: Of how many functions jvp, vjp and hvp, which have nothing to keep their traces in, keep them.
 REMEMBERED = 128
@@ -331,86 +330,6 @@ def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
     return tuple(made), [x for i in _listed(argnums) for x in nest.flatten(made[i])]
 
 
-# -- arguments ---------------------------------------------------------------------------------------------------
-
-
-def _checked(what: str, f: Any, args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
-    """The arguments with tensors, or outside any graph arrays, in the places to differentiate.
-
-    Python numbers become arrays too: each new one would be a new trace otherwise."""
-    made = list(args)
-    for i in _listed(argnums):
-        if not isinstance(i, int) or not -len(args) <= i < len(args):
-            raise ValueError(f"{what}: argnums is {argnums!r}, but {_name(f)} has {len(args)} positional arguments")
-        named = nest.paths(args[i], _argument_name(f, i % len(args)))
-        made[i] = nest.unflatten(args[i], [_variable(what, f, leaf, name) for name, leaf in named])
-    return tuple(made)
-
-
-def _variable(what: str, f: Any, x: Any, name: str) -> Any:
-    try:
-        made = convert(x)
-    except TypeError as e:
-        raise TypeError(f"{what}: argument {name} of {_name(f)} cannot be differentiated: {e}") from None
-    if not trainable(made.dtype):
-        raise TypeError(
-            f"{what}: argument {name} of {_name(f)} has dtype {made.dtype}, and only floats and complex numbers can be "
-            f"differentiated. Pass it as a float, or leave it out with argnums."
-        )
-    return made
-
-
-def _listed(argnums: Any) -> list[int]:
-    return [argnums] if isinstance(argnums, int) else list(argnums)
-
-
-def _pair(what: str, f: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
-    """Arguments, and the flat list of their tangents."""
-    if not isinstance(tangents, tuple) or len(tangents) != len(primals):
-        raise ValueError(f"{what}: tangents must be a tuple of {len(primals)}, one per primal, got {tangents!r}")
-    args = _checked(what, f, primals, range(len(primals)))
-    return args, _fitting(f"{what}: tangents", tangents, args)
-
-
-def _select(args: Sequence[Any], argnums: Any, found: Sequence[Tensor]) -> Any:
-    """Flat gradients in the structure of the arguments that they belong to."""
-    rest = iter(found)
-    if isinstance(argnums, int):
-        return nest.map_structure(lambda _: next(rest), args[argnums])
-    return tuple([nest.map_structure(lambda _: next(rest), args[i]) for i in argnums])
-
-
-def _scalar(what: str, f: Any, y: Any) -> Tensor:
-    remedy = "Use jacobian or vjp for other values, or sum it."
-    if isinstance(y, list | tuple | dict) or y is None:
-        remedy += " has_aux=True takes a pair."
-        raise TypeError(f"{what}: {_name(f)} must return one scalar tensor, got {y!r}. {remedy}")
-    made = convert(y)
-    if made.shape:
-        raise ValueError(f"{what}: {_name(f)} must return a scalar, but returned {spec_of(made)}. {remedy}")
-    if not trainable(made.dtype) or made.dtype.kind == "c":
-        raise TypeError(f"{what}: {_name(f)} must return a real float, but returned {spec_of(made)}. {remedy}")
-    return made
-
-
-def _fitting(what: str, values: Any, like: Any) -> list[Tensor]:
-    """Values with the structure, shapes and dtypes of `like`; Python numbers adapt."""
-    given, wanted = list(nest.paths(values)), list(nest.paths(like))
-    names, others = [name for name, _ in given], [name for name, _ in wanted]
-    if names != others:
-        raise ValueError(f"{what} have another structure: {names} for {others}")
-    return [_fit(what, value, t, name) for (name, value), (_, t) in zip(given, wanted, strict=True)]
-
-
-def _fit(what: str, value: Any, t: Tensor, name: str) -> Tensor:
-    if not trainable(t.dtype):
-        return t  # whatever is given for integers is ignored
-    made = convert(value) if hasattr(value, "dtype") else convert(as_array(value, t.dtype))
-    if spec_of(made) != spec_of(t):
-        raise ValueError(f"{what} do not fit: {name or 'it'} is {spec_of(made)} and must be {Spec(t.shape, t.dtype)}")
-    return made
-
-
 # -- outside -----------------------------------------------------------------------------------------------------
 
 
@@ -444,17 +363,3 @@ def _named_after(made: Callable[..., Any], what: str, f: Any) -> Callable[..., A
     return made
 
 
-def _short(f: Any) -> str:
-    return str(getattr(f, "__name__", type(f).__name__))
-
-
-def _name(f: Any) -> str:
-    return repr(getattr(f, "__qualname__", _short(f)))
-
-
-def _argument_name(f: Any, i: int) -> str:
-    try:
-        names, rest = positional_names(inspect.signature(f))
-    except (TypeError, ValueError):
-        names, rest = [], "args"
-    return f"{names[i]!r}" if i < len(names) else f"{rest}[{i - len(names)}]"

@@ -10,10 +10,9 @@ import dataclasses
 import functools
 import inspect
 import re
-import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,8 +28,8 @@ from distgrad.variables import NotPure, Variable
 #: Traces of one function after which it warns that it keeps retracing.
 MANY_TRACES = 5
 
-#: One thread traces at a time. One lock for all functions: locks of their own could wait for each other in a circle.
-TRACING = threading.RLock()
+#: Op types that stand for the body in their `body` attribute.
+CALLS = ("Call", "SymbolicGradient")
 
 
 def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
@@ -59,7 +58,8 @@ class Function:
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
         self.name = str(name or getattr(python_function, "__name__", "function"))
-        self._signature = _signature(python_function)
+        self._signature = signature_of(python_function)
+        self._defaults = _defaults(self._signature)
         self._traces: dict[Any, Traced] = {}
         self._history: list[dict[str, str]] = []
         self._assigns = False
@@ -88,14 +88,13 @@ class Function:
     # -- outside any graph ---------------------------------------------------------------------------------------
 
     def _traced(self, args: Any, kwargs: Any) -> Traced:
+        """Without a lock: what is traced may wait for a thread that traces too. Of two traces the first to end wins."""
         key = self._key(args, kwargs)
         traced = self._traces.get(key)
-        if traced is not None:
-            return traced
-        with TRACING:
-            traced = self._traces.get(key)
-            if traced is None:
-                traced = self._traces[key] = self.trace(args, kwargs, None)
+        if traced is None:
+            made = self.trace(args, kwargs, None)
+            traced = self._traces.setdefault(key, made)
+            if traced is made:
                 self._watch(args, kwargs)
         return traced
 
@@ -124,8 +123,10 @@ class Function:
     def _watch(self, args: Any, kwargs: Any) -> None:
         """Warn once when calls keep making new traces, and say which argument is to blame."""
         history = self._history
+        if len(history) >= MANY_TRACES:
+            return
         history.append({name: _describe(x) for name, x in self._named(args, kwargs)})
-        if len(history) != MANY_TRACES:
+        if len(history) < MANY_TRACES:
             return
         seen = {name: list(dict.fromkeys(call.get(name, "absent") for call in history)) for name in history[-1]}
         changed = [f"argument {name} was {', then '.join(was[:3])}" for name, was in seen.items() if len(was) > 1]
@@ -143,6 +144,8 @@ class Function:
         with body:
             args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
             structure = _results(self.name, self.python_function(*args, **kwargs))
+        if body.impure:  # a bare `except:` of the user's may have caught what said so
+            raise NotPure(f"{self.name} assigns a variable in the body of a call")
         return finish(body, structure)
 
     def _call_in(self, graph: Graph, args: Any, kwargs: Any) -> Any:
@@ -174,21 +177,11 @@ class Function:
     # -- arguments -----------------------------------------------------------------------------------------------
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The same call with all arguments by position that can be: f(x, 1) and f(x, n=1) are one signature."""
-        if self._signature is None or not kwargs:
-            return args, kwargs
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as e:
-            raise TypeError(f"{self.name}: {e}") from None
-        return bound.args, bound.kwargs
+        """The same call for all ways to write it: f(x), f(x, 1) and f(x, n=1) are one signature where n is 1 anyway."""
+        return bind(self.name, self._signature, args, kwargs, self._defaults)
 
     def _named(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
-        """Every leaf of the arguments with how one would write it."""
-        names, rest = positional_names(self._signature)
-        names = [*names, *(f"{rest}[{i}]" for i in range(len(args) - len(names)))]
-        named = [*zip(names, args, strict=False), *((key, kwargs[key]) for key in nest.sorted_keys(kwargs))]
-        return [leaf for name, tree in named for leaf in nest.paths(tree, name)]
+        return named_leaves(self._signature, args, kwargs)
 
     def _forget(self, key: int, _: Any) -> None:
         self._bound.pop(key, None)
@@ -209,7 +202,7 @@ class Function:
         def method(*args: Any, **kwargs: Any) -> Any:
             return python_function(reference(), *args, **kwargs)
 
-        method.__signature__ = _signature(functools.partial(python_function, None))  # type: ignore[attr-defined]
+        method.__signature__ = signature_of(functools.partial(python_function, None))  # type: ignore[attr-defined]
         made = Function(method, self.name)
         self._bound[id(instance)] = reference, made
         return made
@@ -226,6 +219,8 @@ class _Method:
         return self.__wrapped__(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if "__wrapped__" not in self.__dict__:  # a copy in the making, which has nothing to ask yet
+            raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
 
@@ -314,11 +309,34 @@ def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
     return made
 
 
-def _signature(f: Callable[..., Any]) -> inspect.Signature | None:
+def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(f)
     except (TypeError, ValueError):  # some builtins say nothing about their parameters
         return None
+
+
+def _defaults(signature: inspect.Signature | None) -> dict[str, Any]:
+    """What a call may spell out or leave out. Not where a default is an array (it is a constant of the function, and
+    spelt out it would be an input) or cannot be told apart."""
+    parameters = {} if signature is None else signature.parameters
+    found = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    leaves = nest.flatten(list(found.values()))
+    return {} if any(is_array(x) or not _hashable(x) for x in leaves) else found
+
+
+def bind(
+    name: str, signature: inspect.Signature | None, args: Any, kwargs: Any, defaults: Mapping[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """The same arguments, by position where they can be, with defaults for what is left out."""
+    if signature is None or not (kwargs or defaults):
+        return args, kwargs
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as e:
+        raise TypeError(f"{name}: {e}") from None
+    bound.arguments = {**(defaults or {}), **bound.arguments}
+    return bound.args, bound.kwargs
 
 
 def positional_names(signature: inspect.Signature | None) -> tuple[list[str], str]:
@@ -326,6 +344,16 @@ def positional_names(signature: inspect.Signature | None) -> tuple[list[str], st
     parameters = [] if signature is None else list(signature.parameters.values())
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+
+
+def named_leaves(
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Every leaf of the arguments with how one would write it."""
+    names, rest = positional_names(signature)
+    names = [*names, *(f"{rest}[{i}]" for i in range(len(args) - len(names)))]
+    named = [*zip(names, args, strict=False), *((key, kwargs[key]) for key in sorted(kwargs))]
+    return [leaf for name, tree in named for leaf in nest.paths(tree, name)]
 
 
 def _describe(x: Any) -> str:

@@ -71,7 +71,7 @@ def as_tensor(y: Any, name: str, what: str) -> Tensor:
 
 
 def as_x(x: Any, name: str) -> Tensor:
-    """A variable stands for its handle, whatever read it; a tensor of the graphs around for itself: paths lead there."""
+    """A variable stands for its handle, whatever read it; a tensor of the graphs around stands for itself."""
     graph = current_graph()
     assert graph is not None
     handle = getattr(x, "__handle__", None)

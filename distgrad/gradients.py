@@ -312,7 +312,11 @@ def _fit(op: Operation, i: int, g: Term, t: Tensor) -> Term | None:
         return None
     if g.dtype != t.dtype:
         raise TypeError(_misfit(op, i, "dtype", t.dtype, g.dtype))
-    if isinstance(g, IndexedSlices) and g.dense_shape in (None, t.shape):
+    if isinstance(g, IndexedSlices) and g.dense_shape is None:
+        if not g.fits(t.shape):
+            raise ValueError(_misfit(op, i, "shape", list(t.shape), f"of rows {list(g.values.shape)}"))
+        return g
+    if isinstance(g, IndexedSlices) and g.dense_shape == t.shape:
         return g
     if g.shape == t.shape:
         return g

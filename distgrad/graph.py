@@ -27,8 +27,14 @@ Attrs = Mapping[str, Any]
 NO_ATTRS: Attrs = {}
 
 _orders = itertools.count()
-_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*\Z")
-_SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*\Z")
+_NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*\Z")
+
+
+def check_name(name: str) -> str:
+    """The name of an op, a scope or a variable; ValueError for one that graphs do not take."""
+    if not _NAME.match(name):
+        raise ValueError(f"{name!r} is not a valid name: use letters, digits and any of _ . \\ / > -")
+    return name
 
 
 class Tensor:
@@ -179,11 +185,7 @@ class Graph:
         else:
             frame = user_frame(2)
             op._code, op._lasti = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        if name is None:
-            name = type
-        elif not _NAME.match(name):
-            raise ValueError(f"{name!r} is not a valid op name: use letters, digits and any of _ . \\ / > -")
-        op.name = self.unique_name(self._scope + name)
+        op.name = self.unique_name(self._scope + (type if name is None else check_name(name)))
         if len(specs) == 1:
             shape, dtype = specs[0]
             op.outputs = (Tensor(op, 0, shape, dtype),)
@@ -273,8 +275,7 @@ class Graph:
             return ""
         if name == "":
             return self._scope
-        if not (_SCOPE if self._scope else _NAME).match(name):
-            raise ValueError(f"{name!r} is not a valid scope name: use letters, digits and any of _ . \\ / > -")
+        check_name(name)
         return name if name.endswith("/") else self.unique_name(self._scope + name) + "/"
 
     @contextmanager
@@ -344,8 +345,8 @@ class FuncGraph(Graph):
     """The body of a function: declared inputs, outputs, and what it captured from the graph around it.
 
     A captured tensor is the output of a Capture op, whose input is the tensor outside: the only op that reads across
-    graphs. The body of a call is a pure value: it reads variables as captured tensors and assigns none. Only a root body (one
-    with no graph around it) holds variables, and then `effects` are the assigns that every call runs.
+    graphs. The body of a call is a pure value: it reads variables as captured tensors and assigns none. Only a root
+    body (one with no graph around it) holds variables, and then `effects` are the assigns that every call runs.
     """
 
     def __init__(self, name: str, outer: Graph | None = None) -> None:

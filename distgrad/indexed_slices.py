@@ -49,6 +49,16 @@ class IndexedSlices:
         self.values = values
         self.indices = indices
         self.dense_shape = None if dense_shape is None else tuple(int(n) for n in dense_shape)
+        rows = len(indices.shape)
+        if values.shape[:rows] != indices.shape or not self.fits(self.dense_shape):
+            raise ValueError(
+                f"IndexedSlices: values of shape {list(values.shape)} at indices of shape {list(indices.shape)} are "
+                f"not rows of a tensor of shape {'?' if self.dense_shape is None else list(self.dense_shape)}"
+            )
+
+    def fits(self, shape: Shape | None) -> bool:
+        """Whether the values are rows of a tensor of this shape."""
+        return shape is None or (bool(shape) and self.values.shape[len(self.indices.shape) :] == shape[1:])
 
     @property
     def dtype(self) -> DType:

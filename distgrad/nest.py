@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -33,8 +34,11 @@ def map_structure(f: Callable[[Any], Any], tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return type(tree)([map_structure(f, item) for item in tree])
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        fields = [field.name for field in dataclasses.fields(tree) if field.init]
-        return dataclasses.replace(tree, **{name: map_structure(f, getattr(tree, name)) for name in fields})
+        again = copy.copy(tree)  # with what is not a field of its constructor
+        for field in dataclasses.fields(tree):
+            if field.init:
+                object.__setattr__(again, field.name, map_structure(f, getattr(tree, field.name)))
+        return again
     return f(tree)
 
 

@@ -6,6 +6,7 @@ Builders and functions may not import what runs them (layers point downwards), s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -28,24 +29,33 @@ class Runtime(Protocol):
         """Compute one op at once; the results have the types that its shape rule gave."""
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        """Run a root function body on its declared inputs, and commit its assigns."""
+        """Run a root function body on its declared inputs, and commit its assigns; the results are the caller's own."""
 
 
-_sessions: list[Runtime] = []
+#: The session that runs where none is open: the first that is pushed, when `distgrad.session` is imported.
+_default: list[Runtime] = []
+
+#: The open sessions, innermost last. Each thread (and each asyncio task) has its own, as each builds its own graphs.
+_open: ContextVar[tuple[Runtime, ...]] = ContextVar("distgrad_sessions", default=())
 
 
 def current() -> Runtime:
-    """The innermost open session, or the default one."""
-    return _sessions[-1]
+    """The innermost session that this thread has open, or the default one."""
+    sessions = _open.get()
+    return sessions[-1] if sessions else _default[0]
 
 
 def push(session: Runtime) -> None:
-    _sessions.append(session)
+    if _default:
+        _open.set((*_open.get(), session))
+    else:
+        _default.append(session)
 
 
 def remove(session: Runtime) -> None:
-    """Close a session wherever it stands: threads and notebooks do not always nest."""
-    for i in range(len(_sessions) - 1, 0, -1):
-        if _sessions[i] is session:
-            del _sessions[i]
+    """Close a session wherever it stands: notebooks do not always nest."""
+    sessions = _open.get()
+    for i in range(len(sessions) - 1, -1, -1):
+        if sessions[i] is session:
+            _open.set((*sessions[:i], *sessions[i + 1 :]))
             return

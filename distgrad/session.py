@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from distgrad import nest, runtime
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.ops.builder import as_array
 from distgrad.registry import OpDef
 from distgrad.scheduler.program import Program, lower
 from distgrad.types import DType, Shape, Spec
@@ -17,6 +20,8 @@ from distgrad.variables import Variable
 from distgrad.workers import reference
 
 Array = np.ndarray[Any, np.dtype[Any]]
+#: Held while variables are read together or written together, in all sessions of the process.
+_STATE = threading.RLock()
 _Key = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]
 
 
@@ -61,7 +66,7 @@ class Session:
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
         program = self._lowered(body, body.outputs, body.declared, body.effects)
-        return self._execute(program, arguments, body)
+        return self._execute(program, [as_array(x) for x in arguments], body)
 
     def _lowered(
         self, graph: Graph, tensors: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation]
@@ -75,10 +80,13 @@ class Session:
     def _execute(self, program: Program, feeds: Sequence[Array], graph: Graph) -> list[Array]:
         """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
         variables = {v.key: v for v in graph.handles}
-        state = {key: variables[key]._value for key in program.variables}
-        values, writes = reference.run(program, feeds, state)
-        for key, value in writes.items():
-            variables[key]._set(value)
+        with _STATE if program.assigns else nullcontext():  # what assigns has the state to itself till it commits
+            with _STATE:
+                state = {key: variables[key]._value for key in program.variables}
+            values, writes = reference.run(program, feeds, state)
+            with _STATE:
+                for key, value in writes.items():
+                    variables[key]._set(value)
         return [_owned(value, feeds) for value in values]
 
 
@@ -165,14 +173,24 @@ def _fed(key: Any, graph: Graph) -> Tensor:
 
 
 def _feed_value(t: Tensor, value: Any) -> Array:
-    array = np.asarray(value)
+    array = as_array(value)
     if array.dtype != t.dtype:
-        if not np.can_cast(array.dtype, t.dtype, "same_kind"):
-            raise TypeError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed a value of dtype {array.dtype}")
-        array = array.astype(t.dtype)
+        array = _cast_feed(t, array, weak=not isinstance(value, np.ndarray | np.generic))
     if array.shape != t.shape:
         raise ValueError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed {Spec(array.shape, array.dtype)}")
     return array
+
+
+def _cast_feed(t: Tensor, array: Array, weak: bool) -> Array:
+    """The fed value in the dtype of its tensor: Python's integers as they fit, arrays of the same kind."""
+    integers = array.dtype.kind in "iu" and t.dtype.kind in "iu"
+    if not (np.can_cast(array.dtype, t.dtype, "same_kind") or (weak and integers)):
+        raise TypeError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed a value of dtype {array.dtype}")
+    with np.errstate(over="ignore"):  # 1e300 is inf in float32, as in any op
+        made = array.astype(t.dtype)
+    if integers and not np.array_equal(made, array):
+        raise OverflowError(f"Session.run: {t.name!r} is {t.spec} and cannot hold what it is fed: {array}")
+    return made
 
 
 runtime.push(Session())  # the default: local, always there

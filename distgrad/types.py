@@ -43,7 +43,12 @@ class Spec(NamedTuple):
 
 
 def spec_of(x: Typed) -> Spec:
-    return Spec(tuple(x.shape), x.dtype)
+    """The type of a value; arrays in a foreign byte order are values of the native one."""
+    return Spec(tuple(x.shape), native(x.dtype))
+
+
+def native(dtype: DType) -> DType:
+    return dtype if dtype.isnative else dtype.newbyteorder("=")
 
 
 @lru_cache(maxsize=4096)

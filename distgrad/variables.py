@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph, outside
-from distgrad.ops.builder import as_array, convert, make
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor, check_name, current_graph, outside
+from distgrad.ops.builder import as_array, convert, has_tensor, make
 from distgrad.ops.methods import install
 from distgrad.registry import RegisterGradient, define, no_gradient
 from distgrad.types import DType, Shape, Spec, Typed
@@ -79,7 +79,7 @@ class Variable:
         with outside():
             value = initial_value() if callable(initial_value) else initial_value
             self._set(as_array(value, dtype))
-        self.name = "Variable" if name is None else name
+        self.name = "Variable" if name is None else check_name(name)
         self.key = f"{self.name}#{next(_numbers)}"
         self.trainable = bool(trainable)
 
@@ -182,6 +182,8 @@ class Variable:
 
     def _fit(self, value: Any) -> Any:
         """A value of the variable's shape and dtype: Python numbers adapt, what has a dtype must have this one."""
+        if has_tensor(value) or isinstance(value, Variable):
+            value = convert(value)
         if not isinstance(value, Tensor | np.ndarray | np.generic):
             value = as_array(value)
             if np.can_cast(value.dtype, self.dtype, "same_kind"):

@@ -48,6 +48,10 @@ class Program:
     #: Variables by name of their handle step's attribute, in the order of first use.
     variables: tuple[Any, ...] = ()
 
+    @property
+    def assigns(self) -> bool:
+        return any(step.type == "Assign" for step in self.steps)
+
     def __str__(self) -> str:
         """One step per line, as graphs print."""
         lines = [f"%{i} {self.types[i]} = Feed()" for i in self.feeds]
@@ -99,12 +103,18 @@ class _Frame:
     """One body being laid out: the ops still to come, and the ids and steps of those that are done."""
 
     def __init__(
-        self, ops: Iterable[Operation], ids: dict[Tensor, int], after: tuple[int, ...], call: Operation | None
+        self,
+        ops: Iterable[Operation],
+        ids: dict[Tensor, int],
+        after: tuple[int, ...] = (),
+        call: Operation | None = None,
+        device: str | None = None,
     ):
         self.ops = iter(ops)
         self.ids = ids
         self.after = after
         self.call = call
+        self.device = device
         self.steps_of: dict[Operation, tuple[int, ...]] = {}
 
 
@@ -124,7 +134,7 @@ class _Flattener:
         return len(self.types) - 1
 
     def run(self, fetches: Sequence[Tensor], effects: Sequence[Operation]) -> tuple[tuple[int, ...], list[int]]:
-        root = _Frame(_needed(fetches, effects, self.ids), self.ids, (), None)
+        root = _Frame(_needed(fetches, effects, self.ids), self.ids)
         frames = [root]
         while frames:
             frame = frames[-1]
@@ -142,15 +152,30 @@ class _Flattener:
     def open(self, op: Operation, frame: _Frame) -> _Frame:
         body: FuncGraph = op.attrs["body"]
         ids = {inner: frame.ids[outer] for inner, outer in zip(body.inputs, op.inputs, strict=True)}
-        return _Frame(_needed(body.outputs, (), ids), ids, self.after(op, frame), op)
+        inside = _Frame(_needed(body.outputs, (), ids), ids, self.after(op, frame), op, op.device or frame.device)
+        inside.steps_of = {t.op: self.steps_that_made(i) for t, i in ids.items()}  # a body may wait for an argument
+        return inside
 
     def close(self, frame: _Frame, caller: _Frame) -> None:
         op = frame.call
         assert op is not None
-        for outer, inner in zip(op.outputs, op.attrs["body"].outputs, strict=True):
-            caller.ids.setdefault(outer, frame.ids[inner])
-        made = (self.maker.get(frame.ids[t]) for t in op.attrs["body"].outputs)
-        caller.steps_of[op] = tuple(dict.fromkeys(i for i in made if i is not None))
+        body: FuncGraph = op.attrs["body"]
+        for outer, inner in zip(op.outputs, body.outputs, strict=True):
+            waits = frame.after and inner.op.type in ARGUMENTS  # passed through: nothing in the body waits for it
+            made = self.identity(outer, frame.ids[inner], frame) if waits else frame.ids[inner]
+            caller.ids.setdefault(outer, made)
+        makers = [i for t in op.outputs for i in self.steps_that_made(caller.ids[t])]
+        caller.steps_of[op] = tuple(dict.fromkeys(makers))
+
+    def identity(self, t: Tensor, read: int, frame: _Frame) -> int:
+        made = self.new_id(t)
+        self.maker[made] = len(self.steps)
+        source, name = t.op.source, t.op.name
+        self.steps.append(Step("Identity", (read,), (made,), {}, frame.after, source, name, frame.device))
+        return made
+
+    def steps_that_made(self, value: int) -> tuple[int, ...]:
+        return (self.maker[value],) if value in self.maker else ()
 
     def after(self, op: Operation, frame: _Frame) -> tuple[int, ...]:
         return (*frame.after, *(i for c in op.control_inputs for i in frame.steps_of.get(c, ())))
@@ -174,7 +199,8 @@ class _Flattener:
         frame.steps_of[op] = (len(self.steps),)
         ids = frame.ids
         read, after = tuple([ids[t] for t in inputs]), self.after(op, frame)
-        self.steps.append(Step(op.type, read, outputs, attrs, after, op.source, op.name, op.device))
+        device = op.device or frame.device
+        self.steps.append(Step(op.type, read, outputs, attrs, after, op.source, op.name, device))
 
 
 def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapping[Tensor, int]) -> list[Operation]:

@@ -23,6 +23,7 @@ Option = tuple[tuple[int, ...], dict[str, Any], tuple[Shape, ...]]
 Build = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Any]]
 
 SHAPES: tuple[Shape, ...] = ((), (2,), (3,), (2, 3), (3, 2), (1, 3), (2, 1))
+TABLES: tuple[Shape, ...] = ((2,), (3,), (3, 2), (4, 3))
 #: No value of a graph is larger than this in size, so that its derivatives stay tame.
 LIMIT = 20.0
 
@@ -144,8 +145,8 @@ def _sliced(shapes: Sequence[Shape]) -> Iterator[Option]:
 def _gathered(shapes: Sequence[Shape]) -> Iterator[Option]:
     for v, shape in enumerate(shapes):
         if shape and shape[0] > 1:
-            for indices in ((1, 0), (0, 1, 1)):
-                yield (v,), {"indices": indices}, ((len(indices), *shape[1:]),)
+            for indices in ((1, 0), (0, 1, 1), ((1, 0), (1, 1))):
+                yield (v,), {"indices": indices}, ((*np.shape(indices), *shape[1:]),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +207,23 @@ ALL = {**SMOOTH, **OTHER}
 # -- choosing and building ---------------------------------------------------------------------------------------
 
 
-def random_graph(choose: Choose, ops: Mapping[str, RandomOp] = ALL, max_nodes: int = 8) -> RandomGraph:
-    """One to three leaves and up to `max_nodes` nodes, every choice made by `choose(options)`."""
+def random_graph(
+    choose: Choose, ops: Mapping[str, RandomOp] = ALL, max_nodes: int = 8, lookups: int = 0
+) -> RandomGraph:
+    """One to three leaves and up to `max_nodes` nodes, every choice made by `choose(options)`.
+
+    With `lookups`, one leaf more, at the end, is a table: so many Gathers read it, and nothing else does.
+    """
     leaves = tuple(choose(SHAPES) for _ in range(choose(range(1, 4))))
+    table = len(leaves) if lookups else -1
+    leaves += (choose(TABLES),) if lookups else ()
     shapes, bounds, nodes = list(leaves), [1.0] * len(leaves), []
-    for _ in range(choose(range(1, max_nodes + 1))):
-        op = choose(list(ops))
-        options = [o for o in ops[op].options(shapes) if ops[op].bound(*[bounds[v] for v in o[0]]) <= LIMIT]
+    for i in range(lookups + choose(range(1, max_nodes + 1))):
+        op = "Gather" if i < lookups else choose(list(ops))
+        options = [o for o in ops[op].options(shapes) if (table in o[0]) == (i < lookups)]
+        options = [o for o in options if ops[op].bound(*[bounds[v] for v in o[0]]) <= LIMIT]
         if not options:
-            op, options = "Tanh", list(each(shapes))
+            op, options = "Tanh", [o for o in each(shapes) if table not in o[0]]
         inputs, attrs, made = choose(options)
         nodes.append(Node(op, inputs, attrs, made))
         bound = ops.get(op, ALL["Tanh"]).bound(*[bounds[v] for v in inputs])

@@ -139,10 +139,10 @@ def test_names_are_made_unique() -> None:
     assert names == ["x", "x_1", "x_1_1", "x_2", "Const", "Const_1"]
 
 
-@pytest.mark.parametrize("bad", ["a b", "-x", "", "x:0", "_x"])
+@pytest.mark.parametrize("bad", ["a b", "-x", "", "x:0"])
 def test_an_invalid_name_is_a_value_error(bad: str) -> None:
     with dg.Graph() as graph:
-        with pytest.raises(ValueError, match=re.escape(f"{bad!r} is not a valid op name: use letters, digits")):
+        with pytest.raises(ValueError, match=re.escape(f"{bad!r} is not a valid name: use letters, digits")):
             f32(1.0, name=bad)
         assert graph.ops == []
 
@@ -175,7 +175,7 @@ def test_scope_none_is_the_root_and_the_empty_scope_the_current_one() -> None:
 
 
 def test_an_invalid_scope_is_a_value_error() -> None:
-    with dg.Graph(), pytest.raises(ValueError, match="'_a' is not a valid scope name"), dg.name_scope("_a"):
+    with dg.Graph(), pytest.raises(ValueError, match="'-a' is not a valid name"), dg.name_scope("-a"):
         pass
 
 

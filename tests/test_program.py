@@ -268,3 +268,42 @@ def test_the_executor_changes_neither_state_nor_feeds() -> None:
     np.testing.assert_array_equal(writes[v.key], [2.0, 3.0])
     np.testing.assert_array_equal(state[v.key], [1.0, 2.0])
     np.testing.assert_array_equal(feed, [1.0, 1.0])
+
+
+# -- what a call carries into its body ---------------------------------------------------------------------------
+
+
+def test_an_argument_passed_through_a_call_waits_as_the_call_does() -> None:
+    v = dg.Variable(0.0)
+    with dg.Graph():
+        set_ = v.assign(5.0)
+        x = dg.constant(1.0)
+        with dg.control_dependencies([set_]):
+            y = dg.function(lambda x: x)(x)
+    assert dg.Session().run(y) == 1.0
+    assert v.numpy() == 5.0
+
+
+def test_a_body_that_waits_for_its_argument_waits_for_what_made_it() -> None:
+    v = dg.Variable(0.0)
+
+    @dg.function
+    def f(t: dg.Tensor) -> dg.Tensor:
+        with dg.control_dependencies([t]):
+            return dg.constant(1.0) * 2
+
+    with dg.Graph():
+        y = f(v.assign(5.0))
+    assert dg.Session().run(y) == 2.0
+    assert v.numpy() == 5.0
+
+
+def test_the_device_of_a_call_is_that_of_its_steps() -> None:
+    f = dg.function(lambda x: dg.sin(x))
+    with dg.Graph():
+        x = dg.constant(1.0)
+        with dg.device("gpu"):
+            y = f(x)
+        (g,) = dg.gradients(y, x)
+    devices = {step.type: step.device for step in lower([y, g]).steps}
+    assert (devices["Sin"], devices["Cos"]) == ("gpu", "gpu")

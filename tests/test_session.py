@@ -9,6 +9,7 @@ import pickle
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ from distgrad import runtime
 from distgrad.graph import outside
 from distgrad.ops.builder import make, same
 from distgrad.registry import define
+from distgrad.scheduler.program import lower
+from distgrad.workers import reference
 
 from .support import f32, run
 
@@ -207,8 +210,54 @@ def test_a_variable_cannot_be_fed_by_its_handle() -> None:
 
 def test_a_tensor_is_no_value() -> None:
     x, y = dg.placeholder(()), dg.constant(1.0)
-    with pytest.raises(TypeError, match="has no value while the graph is built"):
+    with pytest.raises(TypeError, match="has no value outside its graph"):
         run(x * 1, {x: y})
+
+
+@pytest.mark.parametrize("value", [2**40, np.int64(2**40), -1])
+def test_an_integer_that_does_not_fit_is_an_overflow_error(value: object) -> None:
+    x = dg.placeholder((), "uint8" if value == -1 else "int32")
+    with pytest.raises(OverflowError, match=r"is (u8|i32)\[\] and cannot hold what it is fed"):
+        run(x * 1, {x: value})
+
+
+def test_python_integers_are_fed_to_any_integer_dtype() -> None:
+    x = dg.placeholder((2,), "uint8")
+    assert run(x * 1, {x: [1, 255]}).tolist() == [1, 255]
+
+
+def test_arrays_in_a_foreign_byte_order_are_values_like_any_other() -> None:
+    foreign = np.array([1.0, 2.0], ">f8")
+    with outside():
+        assert dg.exp(foreign).dtype.isnative
+        assert dg.function(lambda x: dg.exp(x) * 2)(foreign).tolist() == (np.exp([1.0, 2.0]) * 2).tolist()
+    x = dg.placeholder((2,), ">f8")
+    assert run(x * 2, {x: foreign}).tolist() == [2.0, 4.0]
+
+
+def test_a_program_that_travelled_hands_out_no_constant_that_can_be_written() -> None:
+    program = pickle.loads(pickle.dumps(lower([dg.constant([1.0, 2.0])])))
+    (found,), _ = reference.run(program, [], {})
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 9.0
+
+
+def test_concurrent_calls_lose_no_update() -> None:
+    v = dg.Variable(0.0)
+    step = dg.function(lambda: v.assign_add(1.0))
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(lambda: [step() for _ in range(100)]) for _ in range(4)]:
+            done.result()
+    assert v.numpy() == 400.0
+
+
+def test_a_kernel_may_use_distgrad_itself_while_a_graph_is_built() -> None:
+    @dg.op("TestKernelUsesDistgrad")
+    def double(x: object) -> object:
+        return dg.add(x, x)
+
+    y = double(dg.constant(2.0))
+    assert run(y) == 4.0
 
 
 # -- failing -----------------------------------------------------------------------------------------------------

@@ -168,7 +168,7 @@ def test_1_51_name_may_be_none_empty_or_end_in_a_slash(graph: dg.Graph) -> None:
 
 def test_1_51_an_invalid_name_is_a_value_error() -> None:
     x = f32(3.0)
-    with pytest.raises(ValueError, match="'a b' is not a valid scope name: use letters, digits and any of"):
+    with pytest.raises(ValueError, match="'a b' is not a valid name: use letters, digits and any of"):
         G(x * x, x, name="a b")
 
 

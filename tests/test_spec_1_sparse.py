@@ -160,3 +160,11 @@ def test_1_72_as_y_it_stands_for_its_values() -> None:
     (g,) = G(dg.gather(p, [1, 1]) ** 2, p)
     (found,) = G(g, p)
     assert_slices(found, [2.0, 2.0], [1, 1], (3,))
+
+
+@pytest.mark.parametrize(
+    ("values", "dense_shape"), [([[1.0]], (4, 2)), ([[1.0, 2.0]], ()), ([[1.0, 2.0], [3.0, 4.0]], (4, 2))]
+)
+def test_values_that_are_not_rows_of_the_dense_shape_are_refused(values: list[list[float]], dense_shape: Any) -> None:
+    with pytest.raises(ValueError, match=r"IndexedSlices: values of shape .* are not rows of a tensor of shape"):
+        dg.IndexedSlices(dg.constant(values), dg.constant([1]), dense_shape)

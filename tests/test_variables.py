@@ -266,3 +266,36 @@ def test_a_gradient_step_trains() -> None:
 def test_a_handle_has_no_place_outside_a_graph() -> None:
     with pytest.raises(RuntimeError, match="has no handle outside a graph"):
         dg.Variable(1.0).__handle__()
+
+
+def test_a_read_under_control_dependencies_is_not_everyones() -> None:
+    v, w = dg.Variable(1.0), dg.Variable(0.0)
+    with dg.Graph():
+        with dg.control_dependencies([w.assign(5.0)]):
+            v * 1
+        z = v + 1
+    assert run(z) == 2.0
+    assert w.numpy() == 0.0
+
+
+def test_a_shared_read_is_in_no_scope_and_on_no_device() -> None:
+    v = dg.Variable(1.0, name="v")
+    with dg.Graph(), dg.device("gpu"), dg.name_scope("s"):
+        y = v * 2
+    read = y.op.inputs[0].op
+    assert (read.type, read.name, read.device) == ("ReadVariable", "v/read", None)
+
+
+def test_a_name_that_graphs_do_not_take_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="'a b' is not a valid name"):
+        dg.Variable(1.0, name="a b")
+
+
+def test_tensors_in_a_list_and_sparse_gradients_are_assigned_in_a_graph() -> None:
+    v = dg.Variable([1.0, 2.0])
+    with dg.Graph():
+        x = dg.constant(3.0)
+        run(v.assign([x, 2 * x]))
+        assert v.numpy().tolist() == [3.0, 6.0]
+        run(v.assign(dg.IndexedSlices(dg.constant([7.0]), dg.constant([1]), (2,))))
+        assert v.numpy().tolist() == [0.0, 7.0]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.graph import outside
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import DType, Shape, Spec
@@ -63,7 +64,8 @@ def apply(
     """One op on arrays. A user's own kernel takes the arrays alone, a built-in one the array namespace too."""
     with np.errstate(all="ignore"):
         if definition.kernel is not None:
-            made = definition.kernel(*[_read_only(x) for x in inputs], **attrs)
+            with outside():  # a kernel computes, also while somebody builds a graph
+                made = definition.kernel(*[_read_only(x) for x in inputs], **attrs)
         else:
             made = KERNELS[definition.type](np, *inputs, **attrs)
     outputs = [np.asarray(x) for x in (made if isinstance(made, tuple | list) else (made,))]

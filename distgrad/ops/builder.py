@@ -16,7 +16,7 @@ from distgrad import runtime
 from distgrad.errors import here
 from distgrad.graph import NO_ATTRS, Attrs, FuncGraph, Graph, Tensor, _context
 from distgrad.registry import OpDef, define
-from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, spec_of
+from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, native, spec_of
 
 _SCALARS = (bool, int, float, complex)
 
@@ -145,7 +145,7 @@ def as_array(x: Any, dtype: Any = None) -> Any:
         raise TypeError(f"{_describe(x)} is not a tensor or anything that NumPy makes an array of: {e}") from None
     if array.dtype == object:
         raise TypeError(f"{_describe(x)} is not a tensor or an array of numbers")
-    return array
+    return array if array.dtype.isnative else array.astype(native(array.dtype))
 
 
 def plain(x: Any) -> Any:
@@ -165,7 +165,7 @@ def _describe(x: Any) -> str:
 
 def typed(x: Any) -> Any:
     """Something with .shape and .dtype: tensors and arrays as they are, everything else converted."""
-    return x if isinstance(x, Tensor) or type(x) is np.ndarray else convert(x)
+    return x if isinstance(x, Tensor) or (type(x) is np.ndarray and x.dtype.isnative) else convert(x)
 
 
 # -- promoting ---------------------------------------------------------------------------------------------------

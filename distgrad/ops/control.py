@@ -12,7 +12,7 @@ from distgrad.graph import NO_ATTRS, Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.ops.builder import common, convert, graph_for, make, make_n, same, typed
 from distgrad.registry import RegisterGradient, define, no_gradient
-from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, spec_of
+from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, native, spec_of
 
 # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tens
     graph = current_graph()
     if graph is None:
         raise RuntimeError("placeholder: there is no graph to put it in; build one with `with distgrad.Graph():`")
-    return graph.add("Placeholder", (), [Spec(as_shape(shape), np.dtype(dtype))], NO_ATTRS, name).outputs[0]
+    return graph.add("Placeholder", (), [Spec(as_shape(shape), native(np.dtype(dtype)))], NO_ATTRS, name).outputs[0]
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:

@@ -10,6 +10,8 @@ from distgrad.workers.kernels.table import kernel
 
 @kernel("Const")
 def const(xp: Any, *, value: Any) -> Any:
+    value = value.view()  # a program that travelled has constants that could be written into
+    value.flags.writeable = False
     return xp.asarray(value)
 
 

@@ -1,0 +1,93 @@
+"""The same question put to distgrad, to TensorFlow and to JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tensorflow as tf
+
+import distgrad as dg
+from distgrad.ops.builder import convert
+from tests.conformance.questions import Answer, Question, Sparse, attempt
+from tests.conformance.tables import DISTGRAD, JAX, RAISING, TENSORFLOW
+from tests.random_graphs import Build, build
+
+
+def ask_distgrad(q: Question) -> Answer | str:
+    with dg.Graph() as graph:
+        values = build(q.graph, [dg.constant(x) for x in q.leaves()], DISTGRAD)
+        ys, xs = [values[v] for v in q.ys], [values[v] for v in q.xs]
+        options = q.options(values, dg.UnconnectedGradients)
+        first = attempt(lambda: dg.gradients(ys, xs, **options))
+        if isinstance(first, str):
+            return first
+        found = [convert(g) for g in first if g is not None]
+        second = attempt(lambda: dg.gradients(found, xs, stop_gradients=options["stop_gradients"]))
+    dg.check_graph(graph)
+    wanted = [] if isinstance(second, str) else [None if g is None else convert_in(graph, g) for g in second]
+    got, made, again = dg.Session().run([ys, first, wanted])
+    made = [Sparse(*g) if isinstance(g, dg.IndexedSlicesValue) else g for g in made]
+    return Answer(got, made, second if isinstance(second, str) else again)
+
+
+def convert_in(graph: dg.Graph, g: Any) -> Any:
+    with graph:
+        return convert(g)
+
+
+def ask_tensorflow(q: Question) -> Answer | str:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        values = build(q.graph, [tf.constant(x) for x in q.leaves()], TENSORFLOW)
+        ys, xs = [values[v] for v in q.ys], [values[v] for v in q.xs]
+        options = q.options(values, tf.UnconnectedGradients)
+        first = attempt(lambda: tf.gradients(ys, xs, **options))
+        if isinstance(first, str):
+            return first
+        found = [tf.convert_to_tensor(g) for g in first if g is not None]
+        second = attempt(lambda: tf.gradients(found, xs, stop_gradients=options["stop_gradients"]))
+        dense = [] if isinstance(second, str) else [None if g is None else tf.convert_to_tensor(g) for g in second]
+        got, made, again = session.run([ys, without_none(first), without_none(dense)])
+    triples = [Sparse(m.values, m.indices, tuple(m.dense_shape)) if hasattr(m, "dense_shape") else m for m in made]
+    return Answer(got, with_none(first, triples), second if isinstance(second, str) else with_none(dense, again))
+
+
+def without_none(items: list[Any]) -> list[Any]:
+    return [x for x in items if x is not None]
+
+
+def with_none(items: list[Any], values: list[Any]) -> list[Any]:
+    """The values again at the places of what was not None."""
+    rest = iter(values)
+    return [None if x is None else next(rest) for x in items]
+
+
+def ask_jax(q: Question, table: Mapping[str, Build] = JAX) -> Answer | None:
+    """JAX differentiates functions: of a zero that is added to each x, behind a stop_gradient where one is asked for.
+
+    It has no op that raises when it is differentiated.
+    """
+    if any(n.op in RAISING for n in q.graph.nodes):
+        return None
+    shapes = q.graph.shapes
+
+    def ys(zeros: list[Any]) -> list[Any]:
+        added = dict(zip(q.xs, zeros, strict=True))
+
+        def after(v: int, x: Any) -> Any:
+            x = jax.lax.stop_gradient(x) if v in q.stops else x
+            return x + added[v] if v in added else x
+
+        values = build(q.graph, [jnp.asarray(x) for x in q.leaves()], table, after)
+        return [values[v] for v in q.ys]
+
+    def first(zeros: list[Any]) -> Any:
+        got, pull = jax.vjp(ys, zeros)
+        given = q.grad_ys or [np.ones(y.shape, y.dtype) for y in got]
+        return pull([jnp.asarray(g) for g in given])[0], got
+
+    made, pull, got = jax.vjp(first, [jnp.zeros(shapes[v], q.dtype) for v in q.xs], has_aux=True)
+    return Answer(got, made, pull([jnp.ones_like(g) for g in made])[0])

@@ -1,0 +1,92 @@
+"""What is asked of every library: a random graph, and a random use of gradients() on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tests.conformance.tables import OPS
+from tests.random_graphs import RandomGraph, random_graph, seeded
+
+
+@dataclass(frozen=True)
+class Question:
+    """Values by number, and the options of gradients()."""
+
+    graph: RandomGraph
+    dtype: str
+    ys: list[int]
+    xs: list[int]
+    grad_ys: list[Any] | None
+    stops: list[int]
+    unconnected: str
+    gate: bool
+    aggregation: int
+
+    def leaves(self) -> list[Any]:
+        return self.graph.leaf_values(dtype=self.dtype)
+
+    def options(self, values: list[Any], method: Any) -> dict[str, Any]:
+        return {
+            "grad_ys": self.grad_ys,
+            "stop_gradients": [values[v] for v in self.stops] or None,
+            "unconnected_gradients": method(self.unconnected),
+            "gate_gradients": self.gate,
+            "aggregation_method": self.aggregation,
+        }
+
+
+class Sparse(NamedTuple):
+    values: Any
+    indices: Any
+    dense_shape: tuple[int, ...]
+
+    def dense(self) -> Any:
+        made = np.zeros(self.dense_shape, self.values.dtype)
+        np.add.at(made, self.indices, self.values)
+        return made
+
+
+class Answer(NamedTuple):
+    """The values of ys; their gradients (arrays, Sparse, None); and the gradients of the gradients' sum, or what asking
+    for them raised."""
+
+    values: list[Any]
+    first: list[Any]
+    second: list[Any] | str
+
+
+def question(seed: int) -> Question:
+    choose = seeded(seed)
+    graph = random_graph(choose, OPS, max_nodes=10, lookups=choose((0, 0, 1, 2)))
+    shapes = graph.shapes
+    every = list(range(len(shapes)))
+    ys = [choose(graph.ends), *([choose(every)] if choose((True, False)) else [])]
+    xs = list(dict.fromkeys([choose(every) if choose((True, False, False)) else v for v in range(len(graph.leaves))]))
+    rng = np.random.default_rng(seed)
+    dtype = choose(("float64", "float64", "float64", "float32"))
+    given = [rng.uniform(-1, 1, shapes[y]).astype(dtype) for y in ys] if choose((True, False)) else None
+    stops = [choose(single_outputs(graph))] if choose((True, False, False)) else []
+    unconnected, gate, aggregation = choose(("none", "zero")), choose((True, False)), choose((0, 1, 2))
+    return Question(graph, dtype, ys, xs, given, stops, unconnected, gate, aggregation)
+
+
+def single_outputs(graph: RandomGraph) -> list[int]:
+    """Where stopping at a tensor and at its op is the same: see docs/differences.md."""
+    found, v = list(range(len(graph.leaves))), len(graph.leaves)
+    for node in graph.nodes:
+        if len(node.shapes) == 1:
+            found.append(v)
+        v += len(node.shapes)
+    return found
+
+
+def attempt(call: Callable[[], Any]) -> Any:
+    """What a call gives, or the name of the exception that it raises, any of those that a library documents."""
+    try:
+        return call()
+    except (LookupError, ValueError, TypeError, RuntimeError, AttributeError, NotImplementedError) as e:
+        return type(e).__name__
