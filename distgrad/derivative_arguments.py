@@ -37,8 +37,8 @@ def _variable(what: str, f: Any, x: Any, name: str) -> Any:
         raise TypeError(f"{what}: argument {name} of {name_of(f)} cannot be differentiated: {e}") from None
     if not trainable(made.dtype):
         raise TypeError(
-            f"{what}: argument {name} of {name_of(f)} has dtype {made.dtype}, and only floats and complex numbers can be "
-            f"differentiated. Pass it as a float, or leave it out with argnums."
+            f"{what}: argument {name} of {name_of(f)} has dtype {made.dtype}, and only floats and complex numbers can "
+            f"be differentiated. Pass it as a float, or leave it out with argnums."
         )
     return made
 
@@ -76,6 +76,13 @@ def scalar(what: str, f: Any, y: Any) -> Tensor:
     return made
 
 
+def with_aux(what: str, f: Any, result: Any) -> tuple[Any, Any]:
+    """What f returned as a pair of its value and anything else."""
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise TypeError(f"{what}: with has_aux=True {name_of(f)} must return a pair (value, anything), got {result!r}")
+    return result
+
+
 def fitting(what: str, values: Any, like: Any) -> list[Tensor]:
     """Values with the structure, shapes and dtypes of `like`; Python numbers adapt."""
     given, wanted = list(nest.paths(values)), list(nest.paths(like))
@@ -94,7 +101,7 @@ def _fit(what: str, value: Any, t: Tensor, name: str) -> Tensor:
     return made
 
 
-# -- names -------------------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------
 
 
 def short_name(f: Any) -> str:
@@ -102,7 +109,7 @@ def short_name(f: Any) -> str:
 
 
 def name_of(f: Any) -> str:
-    return repr(getattr(f, "__qualname__", shortname_of(f)))
+    return repr(getattr(f, "__qualname__", short_name(f)))
 
 
 def _argument_name(f: Any, i: int) -> str:

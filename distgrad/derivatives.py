@@ -1,8 +1,9 @@
 """Derivatives of functions: grad, vjp, jvp, jacobian, hessian and the like, all made of gradients().
 
-Outside any graph what they return traces f once per signature and runs the trace; inside a graph it builds in place. f
-is differentiated as a function: what it takes from around it is constant, even where that depends on the arguments.
-Complex gradients follow `gradients`: g times the conjugate of the derivative.
+Inside a graph they build in place. Outside, what grad, value_and_grad, jacobian and hessian return traces f once per
+signature and runs the trace, as @distgrad.function does. vjp, jvp and hvp are calls and trace f each time; to trace
+once, call them in a @distgrad.function. f is differentiated as a function: what it takes from around it is constant,
+even where that depends on the arguments. Complex gradients follow `gradients`: g times the conjugate of the derivative.
 """
 
 from __future__ import annotations
@@ -14,16 +15,26 @@ from typing import Any
 import numpy as np
 
 from distgrad import nest
-from distgrad.function import Function
+from distgrad.derivative_arguments import (
+    check_function,
+    checked,
+    fitting,
+    listed,
+    name_of,
+    paired,
+    scalar,
+    select,
+    short_name,
+    with_aux,
+)
+from distgrad.function import Function, bind, signature_of
 from distgrad.gradients import gradients
 from distgrad.graph import Tensor, current_graph
 from distgrad.ops.array import reshape, stack
-from distgrad.ops.builder import convert
+from distgrad.ops.builder import as_array, convert
 from distgrad.ops.control import identity, zeros
+from distgrad.pullback import Pullback
 from distgrad.types import Shape, size_of, trainable
-
-#: Of how many functions jvp, vjp and hvp, which have nothing to keep their traces in, keep them.
-REMEMBERED = 128
 
 # -- scalar functions --------------------------------------------------------------------------------------------
 
@@ -43,13 +54,17 @@ def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool 
     >>> grad(lambda x: dg.sum(x * x))(np.array([1.0, 2.0]))
     array([2., 4.])
     """
-    both = value_and_grad(f, argnums, has_aux)
+    return _gradient("grad", f, argnums, has_aux)
+
+
+def _gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux: bool) -> Callable[..., Any]:
+    both = _value_and_gradient(what, f, argnums, has_aux)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    return _named_after(gradient, "grad", f)
+    return _named_after(gradient, what, f)
 
 
 def value_and_grad(
@@ -61,17 +76,19 @@ def value_and_grad(
     >>> value_and_grad(lambda p, x: p["w"] * x, argnums=0)({"w": 3.0}, np.array(2.0))
     (array(6.), {'w': array(2.)})
     """
+    return _value_and_gradient("value_and_grad", f, argnums, has_aux)
 
+
+def _value_and_gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux: bool) -> Callable[..., Any]:
     def build(*args: Any, **kwargs: Any) -> Any:
         args, xs = _inside(args, argnums)
         result = f(*args, **kwargs)
-        if has_aux and (not isinstance(result, tuple) or len(result) != 2):
-            raise TypeError(f"grad: with has_aux=True {_name(f)} must return a pair (scalar, anything), got {result!r}")
-        y = _scalar("grad", f, result[0] if has_aux else result)
+        value, aux = with_aux(what, f, result) if has_aux else (result, None)
+        y = scalar(what, f, value)
         found = _pull([y], xs, None)
-        return ((y, result[1]) if has_aux else y), _select(args, argnums, found)
+        return ((y, aux) if has_aux else y), select(args, argnums, found)
 
-    return _dressed(build, "value_and_grad", f, argnums)
+    return _dressed(build, what, f, argnums)
 
 
 def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
@@ -84,7 +101,7 @@ def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
     array([[ 6.,  0.],
            [ 0., 12.]])
     """
-    return _named_after(jacobian(grad(f, argnums), argnums), "hessian", f)
+    return _jacobian_of("hessian", _gradient("hessian", f, argnums, has_aux=False), f, argnums)
 
 
 def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
@@ -96,20 +113,17 @@ def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     >>> hvp(lambda x: dg.sum(x * x * x), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
     array([  6., 120.])
     """
+    check_function("hvp", f)
     many = isinstance(primals, tuple)
-    arguments, vectors = (primals, tangents) if many else ((primals,), (tangents,))
-    made = _of(_hvp, f)(*_pair("hvp", f, arguments, vectors))
-    return made if many else made[0]
 
-
-@functools.lru_cache(REMEMBERED)
-def _hvp(f: Callable[..., Any]) -> Callable[..., Any]:
     def build(args: Any, vs: Any) -> Any:
         args, xs = _inside(args, range(len(args)))
-        found = _pull([_scalar("hvp", f, f(*args))], xs, None)
+        found = _pull([scalar("hvp", f, f(*args))], xs, None)
         return nest.unflatten(args, _pull(found, xs, vs))
 
-    return _lifted(build, "hvp", f)
+    arguments, vectors = (primals, tangents) if many else ((primals,), (tangents,))
+    made = _lifted(build, "hvp", f)(*paired("hvp", f, arguments, vectors))
+    return made if many else made[0]
 
 
 # -- functions of anything ---------------------------------------------------------------------------------------
@@ -119,53 +133,62 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     """The value of f, and the function that pulls gradients of it back to its arguments.
 
     The pullback takes gradients with the structure of the value and returns a tuple with one entry per argument. With
-    `has_aux`, f returns a pair, and the result is (value, pullback, the second of the pair).
+    `has_aux`, f returns a pair, and the result is (value, pullback, the second of the pair). f runs once, and the
+    pullback is of the arguments and variables of that moment.
 
     >>> import distgrad as dg
     >>> y, pullback = vjp(lambda x: dg.exp(x), np.zeros(2))
     >>> pullback(np.array([1.0, 5.0]))
     (array([1., 5.]),)
     """
-    args = _checked("vjp", f, primals, range(len(primals)))
-    if current_graph() is None:
-        return _vjp_outside(f, args, has_aux)
+    check_function("vjp", f)
+    args = checked("vjp", f, primals, range(len(primals)))
+
+    def forward(*args: Any) -> Any:
+        result = f(*args)
+        value, aux = with_aux("vjp", f, result) if has_aux else (result, None)
+        return nest.map_structure(convert, value), aux
+
+    made = _vjp_inside(forward, args) if current_graph() is not None else _vjp_outside(forward, f, args)
+    return made if has_aux else made[:2]
+
+
+def _vjp_inside(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any], Any]:
     args, xs = _inside(args, range(len(args)))
-    result = f(*args)
-    value, aux = result if has_aux else (result, None)
-    ys = nest.map_structure(convert, value)
+    ys, aux = forward(*args)
     graph = current_graph()
 
     def pullback(cotangents: Any) -> Any:
         if current_graph() is not graph:
             raise ValueError("vjp: the pullback builds ops behind those of vjp; call it in the same graph or function")
-        return nest.unflatten(args, _pull_floats(ys, xs, _fitting(_COTANGENTS, cotangents, ys)))
+        pairs = zip(nest.flatten(ys), fitting(_COTANGENTS, cotangents, ys), strict=True)
+        floats = [(y, g) for y, g in pairs if trainable(y.dtype)]
+        return nest.unflatten(args, _pull([y for y, _ in floats], xs, [g for _, g in floats]))
 
-    return (ys, pullback, aux) if has_aux else (ys, pullback)
+    return ys, pullback, aux
 
 
 _COTANGENTS = "vjp: the gradients given to the pullback"
 
 
-def _vjp_outside(f: Callable[..., Any], args: tuple[Any, ...], has_aux: bool) -> Any:
-    """Two traces: one for the value and one, made at the first pullback, for the gradients."""
-    forward, backward = _of(_vjp, f)
-    result = forward(*args)
-    value, aux = result if has_aux else (result, None)
+def _vjp_outside(
+    forward: Callable[..., Any], f: Callable[..., Any], args: tuple[Any, ...]
+) -> tuple[Any, Callable[..., Any], Any]:
+    """One trace, in which the gradients are built at once: the pullback is of the values and variables of now."""
+    args = nest.map_structure(as_array, args)
+    traced = Function(functools.wraps(f)(forward), f"vjp_{short_name(f)}").trace(args, {}, None)
+    ys, _ = traced.structure
+    xs = list(traced.body.declared)
+    floats = [y for y in nest.flatten(ys) if trainable(y.dtype)]
+    run = Pullback(traced.body, nest.flatten(args), lambda gs: _pull(floats, xs, gs), [y.spec for y in floats])
+    like = nest.unflatten(args, xs)
 
     def pullback(cotangents: Any) -> Any:
-        return backward(_fitting(_COTANGENTS, cotangents, value), args, has_aux)
+        pairs = zip(nest.flatten(ys), fitting(_COTANGENTS, cotangents, ys), strict=True)
+        return nest.unflatten(like, run([g for y, g in pairs if trainable(y.dtype)]))
 
-    return (value, pullback, aux) if has_aux else (value, pullback)
-
-
-@functools.lru_cache(REMEMBERED)
-def _vjp(f: Callable[..., Any]) -> tuple[Function, Function]:
-    def backward(cotangents: Any, args: Any, has_aux: bool) -> Any:
-        args, xs = _inside(args, range(len(args)))
-        result = f(*args)
-        return nest.unflatten(args, _pull_floats(result[0] if has_aux else result, xs, cotangents))
-
-    return Function(f, f"vjp_{_short(f)}"), Function(backward, f"pullback_{_short(f)}")
+    value, aux = traced.rebuild(run.values)
+    return value, pullback, aux
 
 
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -178,15 +201,11 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     >>> jvp(lambda x: x * x * x, (np.array([1.0, 2.0]),), (np.array([1.0, 10.0]),))
     (array([1., 8.]), array([  3., 120.]))
     """
+    check_function("jvp", f)
     for what, value in (("primals", primals), ("tangents", tangents)):
         if not isinstance(value, list | tuple):
             raise TypeError(f"jvp: {what} must be a tuple with one entry per argument of f, got {value!r}")
-    made: tuple[Any, Any] = _of(_jvp, f)(*_pair("jvp", f, tuple(primals), tuple(tangents)))
-    return made
 
-
-@functools.lru_cache(REMEMBERED)
-def _jvp(f: Callable[..., Any]) -> Callable[..., Any]:
     def build(args: Any, vs: Any) -> Any:
         args, xs = _inside(args, range(len(args)))
         ys = nest.map_structure(convert, f(*args))
@@ -194,7 +213,8 @@ def _jvp(f: Callable[..., Any]) -> Callable[..., Any]:
         moved = iter(_push(floats, xs, vs, [zeros(y.shape, y.dtype) for y in floats]))
         return ys, nest.map_structure(lambda y: next(moved) if trainable(y.dtype) else zeros(y.shape, y.dtype), ys)
 
-    return _lifted(build, "jvp", f)
+    made: tuple[Any, Any] = _lifted(build, "jvp", f)(*paired("jvp", f, tuple(primals), tuple(tangents)))
+    return made
 
 
 def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
@@ -209,17 +229,22 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
     array([[2., 0.],
            [0., 4.]])
     """
+    return _jacobian_of("jacobian", f, f, argnums)
+
+
+def _jacobian_of(what: str, g: Callable[..., Any], f: Callable[..., Any], argnums: Any) -> Callable[..., Any]:
+    """The jacobian of g, which is made of f: errors are about f."""
 
     def build(*args: Any, **kwargs: Any) -> Any:
         args, xs = _inside(args, argnums)
-        ys = nest.map_structure(convert, f(*args, **kwargs))
+        ys = nest.map_structure(convert, g(*args, **kwargs))
         for name, y in nest.paths(ys, "its value"):
             if not trainable(y.dtype):
-                raise TypeError(f"jacobian: {name} of {_name(f)} has dtype {y.dtype}, which has no derivative")
+                raise TypeError(f"{what}: {name} of {name_of(f)} has dtype {y.dtype}, which has no derivative")
         blocks = iter(_jacobian(nest.flatten(ys), xs))
-        return nest.map_structure(lambda _: _select(args, argnums, next(blocks)), ys)
+        return nest.map_structure(lambda _: select(args, argnums, next(blocks)), ys)
 
-    return _dressed(build, "jacobian", f, argnums)
+    return _dressed(build, what, f, argnums)
 
 
 def _jacobian(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
@@ -309,13 +334,6 @@ def _pull(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any] | Non
     return [convert(g) for g in gradients(list(ys), list(xs), seeds, unconnected_gradients="zero")]
 
 
-def _pull_floats(ys: Any, xs: Sequence[Tensor], cotangents: Any) -> list[Tensor]:
-    """As _pull, from a nested value; what is given for its integers is ignored."""
-    flat = [convert(y) for y in nest.flatten(ys)]
-    pairs = [(y, g) for y, g in zip(flat, cotangents, strict=True) if trainable(y.dtype)]
-    return _pull([y for y, _ in pairs], xs, [g for _, g in pairs])
-
-
 def _push(ys: list[Tensor], xs: list[Tensor], vs: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
     """The derivatives of ys along vs. What `seeds` hold does not matter: the gradient is linear in them."""
     pairs = [(convert(g), v) for g, v in zip(gradients(ys, xs, seeds), vs, strict=True) if g is not None]
@@ -325,9 +343,9 @@ def _push(ys: list[Tensor], xs: list[Tensor], vs: list[Tensor], seeds: list[Tens
 def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
     """The arguments with tensors of their own in the places to differentiate, and those tensors."""
     made = list(args)
-    for i in _listed(argnums):
+    for i in listed(argnums):
         made[i] = nest.map_structure(identity, made[i])
-    return tuple(made), [x for i in _listed(argnums) for x in nest.flatten(made[i])]
+    return tuple(made), [x for i in listed(argnums) for x in nest.flatten(made[i])]
 
 
 # -- outside -----------------------------------------------------------------------------------------------------
@@ -335,31 +353,24 @@ def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
 
 def _lifted(build: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
     """`build` as it is in a graph; outside, traced once per signature."""
-    traced = Function(build, f"{what}_{_short(f)}")
+    traced = Function(build, f"{what}_{short_name(f)}", defaults=False)  # negative argnums count what is given
     return lambda *args, **kwargs: (traced if current_graph() is None else build)(*args, **kwargs)
 
 
 def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Callable[..., Any]:
     """What takes the arguments of f: checked, then built or run."""
+    check_function(what, f)
+    signature = signature_of(f)
     lifted = _lifted(_named_after(build, what, f), what, f)
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return lifted(*_checked(what, f, args, argnums), **kwargs)
+        args, kwargs = bind(f"{what} of {name_of(f)}", signature, args, kwargs)
+        return lifted(*checked(what, f, args, argnums), **kwargs)
 
     return _named_after(run, what, f)
 
 
-def _of(make: Any, f: Any) -> Any:
-    """What `make` made of f before, where f can be remembered."""
-    try:
-        return make(f)
-    except TypeError:
-        return make.__wrapped__(f)
-
-
 def _named_after(made: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
     functools.update_wrapper(made, f, assigned=("__module__", "__doc__"), updated=())
-    made.__name__ = made.__qualname__ = f"{what}_{_short(f)}"
+    made.__name__ = made.__qualname__ = f"{what}_{short_name(f)}"
     return made
-
-

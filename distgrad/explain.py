@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distgrad.errors import Source
+from distgrad.function import CALLS
+from distgrad.gradients import checked
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.registry import gradient_function
 from distgrad.types import trainable
-
-#: Op types that stand for the body in their `body` attribute.
-CALLS = ("Call", "SymbolicGradient")
 
 NO_PATH = "no path"
 CONTROL = "control dependency"
@@ -30,6 +29,9 @@ INTEGER = "integer dtype"
 RETURNED_NONE = "returned None"
 UNREGISTERED = "no gradient registered"
 FAILED = "gradient function failed"
+
+#: Reasons for which gradients() raises, whatever other paths there are.
+ERRORS = (UNREGISTERED, FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,8 @@ class Explanation:
             head = f"the gradient of {self.y!r} with respect to {self.x!r} flows through {len(self.ops)} ops ({kinds})"
             tail = "; other paths are cut:" if self.cuts else "."
         else:
-            error = any(cut.reason in (UNREGISTERED, FAILED) for cut in self.cuts)
-            head = f"the gradient of {self.y!r} with respect to {self.x!r} is {'an error' if error else 'None'}:"
+            what = "an error" if any(cut.reason in ERRORS for cut in self.cuts) else "None"
+            head = f"the gradient of {self.y!r} with respect to {self.x!r} is {what}:"
             tail = ""
         return "\n".join([head + tail, *(f"  - {cut}" for cut in self.cuts)])
 
@@ -91,7 +93,7 @@ def explain_gradient(y: Any, x: Any) -> Explanation:
         return Explanation(y.op.name, _label(x), False, (found,), (), {})
     walk = _Walk([y], found)
     cuts = walk.cuts + _in_bodies(walk.bodies)
-    connected = found in walk.live
+    connected = found in walk.live and not any(cut.reason in ERRORS for cut in cuts)
     if not cuts and not connected:
         cuts = _without_data(y, found)
     types = dict(Counter([op.type for op in walk.carriers]).most_common())
@@ -100,20 +102,24 @@ def explain_gradient(y: Any, x: Any) -> Explanation:
 
 
 def _in_graph(x: Any, graph: Graph) -> Tensor | Cut:
-    """What stands for x where y is: itself, the handle of a variable, the copy of a captured tensor."""
+    """What stands for x where gradients() looks for it: itself, or the handle of a variable in the outermost graph."""
+    graphs = _reachable(graph)
     if hasattr(x, "__handle__"):
-        made = graph.handles.get(x, graph.reads.get(x))
+        made = graphs[-1].handles.get(x)
     elif isinstance(x, Tensor | IndexedSlices):
         made = x.values if isinstance(x, IndexedSlices) else x
     else:
         return Cut(NO_PATH, f"{x!r} is no tensor: an array or number becomes a new constant wherever it is used")
     if made is None:
         return Cut(NO_PATH, f"{_label(x)!r} is not read in the graph of y")
-    if made.graph is not graph and isinstance(graph, FuncGraph):
-        made = graph.captures.get(made, made)
-    if made.graph is not graph:
-        return Cut(NO_PATH, f"{_label(x)!r} belongs to another graph and y's function does not use it")
+    if made.graph not in graphs:
+        return Cut(NO_PATH, f"{_label(x)!r} belongs to another graph than y, which is not around y's function either")
     return made
+
+
+def _reachable(graph: Graph) -> list[Graph]:
+    """Where paths from a graph may lead: a function captures from the graphs around it."""
+    return [graph, *graph.around()] if isinstance(graph, FuncGraph) else [graph]
 
 
 def _label(x: Any) -> str:
@@ -136,6 +142,9 @@ class _Scratch(FuncGraph):
 
     def admit(self, tensor: Tensor) -> Tensor:
         return self.add("Placeholder", (), [tensor.spec]).outputs[0]
+
+    def local(self, tensor: Tensor) -> Tensor:
+        return tensor
 
 
 class _Body(NamedTuple):
@@ -160,6 +169,8 @@ class _Walk:
         self.bodies: list[_Body] = []
         self.carriers: list[Operation] = []
         between = _between(ys, x)
+        #: The ops that x reaches through floats: gradients() asks no others.
+        self.floating = {op for op, floating in between.items() if floating}
         for op in reversed(between):
             wanted = [(i, t) for i, t in enumerate(op.inputs) if t is x or t.op in between]
             if not self.live.isdisjoint(op.outputs):
@@ -178,7 +189,10 @@ class _Walk:
             return
         made = _asked(op)
         if isinstance(made, Cut):
-            self.cuts.append(made)
+            if made.reason in ERRORS and op not in self.floating:  # the integer between it and x is to blame
+                self.live.update([t for _, t in floats])
+            else:
+                self.cuts.append(made)
             return
         passed = [t for i, t in floats if made[i] is not None]
         lost = [i for i, _ in floats if made[i] is None]
@@ -204,22 +218,23 @@ class _Walk:
 _ONLY_FLOATS = "gradients flow through floats and complex numbers only"
 
 
-def _between(ys: Iterable[Tensor], x: Tensor) -> dict[Operation, None]:
-    """The ops that compute ys from x, whatever the dtypes on the way, in order."""
-    behind = [op for op in _behind([y.op for y in ys], x.op.id) if op is not x.op]
-    between: dict[Operation, None] = {}
-    for op in sorted(behind, key=lambda op: op.id):
-        if any(t is x or t.op in between for t in op.inputs):
-            between[op] = None
+def _between(ys: Iterable[Tensor], x: Tensor) -> dict[Operation, bool]:
+    """The ops that compute ys from x, in order, whatever the dtypes on the way; and whether floats alone lead there."""
+    behind = [op for op in _behind([y.op for y in ys], x.op.order) if op is not x.op]
+    between: dict[Operation, bool] = {}
+    for op in sorted(behind, key=lambda op: op.order):
+        read = [t for t in op.inputs if t is x or t.op in between]
+        if read:
+            between[op] = any(trainable(t.dtype) and (t is x or between[t.op]) for t in read)
     return between
 
 
 def _behind(ops: Iterable[Operation], oldest: int = 0) -> set[Operation]:
-    stack = [op for op in ops if op.id >= oldest]
+    stack = [op for op in ops if op.order >= oldest]
     seen = set(stack)
     while stack:
         for t in stack.pop().inputs:
-            if t.op.id >= oldest and t.op not in seen:
+            if t.op.order >= oldest and t.op not in seen:
                 seen.add(t.op)
                 stack.append(t.op)
     return seen
@@ -240,11 +255,10 @@ def _asked(op: Operation) -> Sequence[Any] | Cut:
             made = rule(op, *gs)
         except Exception as e:
             return _cut(FAILED, op, f"the gradient function of {_place(op)} raised {type(e).__name__}: {e}")
-    made = list(made) if isinstance(made, list | tuple) else [made]
-    if len(made) != len(op.inputs):
-        text = f"the gradient function of {_place(op)} returned {len(made)} gradients for {len(op.inputs)} inputs"
-        return _cut(FAILED, op, text)
-    return made
+        try:
+            return checked(op, made, scratch)
+        except (TypeError, ValueError) as e:
+            return _cut(FAILED, op, str(e))
 
 
 _WITHOUT_RULE = {
@@ -296,7 +310,8 @@ def _other_edges(y: Tensor, x: Tensor) -> dict[Operation, tuple[str | None, Oper
     """The ops that depend on x in any way, with the assign or control dependency that made them where data did not."""
     edges: dict[Operation, tuple[str | None, Operation | None]] = {x.op: (None, None)}
     assigned: dict[Tensor, Operation] = {}
-    for op in x.graph.ops[x.op.id + 1 : y.op.id + 1]:
+    ops = [op for graph in _reachable(y.graph) for op in graph.ops if x.op.order < op.order <= y.op.order]
+    for op in sorted(ops, key=lambda op: op.order):
         stored = assigned.get(op.inputs[0]) if op.type == "ReadVariable" else None
         waited = next((c for c in op.control_inputs if c in edges), None)
         if any(t.op in edges for t in op.inputs):

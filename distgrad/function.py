@@ -52,14 +52,14 @@ class Traced(NamedTuple):
 
 
 class Function:
-    """What @distgrad.function makes of a Python function."""
+    """What @distgrad.function makes of a Python function. Without `defaults` it gets what the call gives."""
 
-    def __init__(self, python_function: Callable[..., Any], name: str | None = None):
+    def __init__(self, python_function: Callable[..., Any], name: str | None = None, defaults: bool = True):
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
         self.name = str(name or getattr(python_function, "__name__", "function"))
         self._signature = signature_of(python_function)
-        self._defaults = _defaults(self._signature)
+        self._defaults = _defaults(self._signature) if defaults else {}
         self._traces: dict[Any, Traced] = {}
         self._history: list[dict[str, str]] = []
         self._assigns = False

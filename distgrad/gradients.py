@@ -33,7 +33,7 @@ from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import OPS, gradient_function
 from distgrad.types import Shape, repeats, trainable
 
-__all__ = ["AggregationMethod", "UnconnectedGradients", "gradients", "sum_to"]
+__all__ = ["AggregationMethod", "UnconnectedGradients", "checked", "gradients", "sum_to"]
 
 
 def gradients(
@@ -164,7 +164,7 @@ class _Backward:
             if g is None and trainable(op.outputs[i].dtype):
                 grads[i] = zeros(op.outputs[i].shape, op.outputs[i].dtype)
         try:
-            made = _check(op, rule(op, *grads), self.graph)
+            made = checked(op, rule(op, *grads), self.graph)
         except Exception as e:
             e.add_note(f"distgrad: while differentiating op {op.name!r} (type {op.type}, at {op.source})")
             raise
@@ -227,7 +227,7 @@ def _between(ys: Sequence[Tensor], xs: Sequence[Tensor], stopped: set[Tensor]) -
     """
     sources = {x.op for x in xs}
     oldest = min([op.order for op in sources], default=math.inf)
-    ends = {t.op for t in stopped if t.op not in sources and stopped.issuperset(t.op.outputs)}
+    ends = {t.op for t in stopped if stopped.issuperset(t.op.outputs)}
     seen = {y.op for y in ys if y.op.order >= oldest}
     stack = [op for op in seen if op not in ends]
     while stack:
@@ -270,7 +270,7 @@ def _names(tensors: Sequence[Tensor]) -> str:
     return ", ".join(repr(t.op.name) for t in tensors[:3]) + (", ..." if len(tensors) > 3 else "")
 
 
-def _check(op: Operation, returned: Any, graph: Graph) -> list[Term | None]:
+def checked(op: Operation, returned: Any, graph: Graph) -> list[Term | None]:
     """One gradient per input, of the input's shape and dtype; un-broadcasts for ops that broadcast."""
     made: list[Any] = list(returned) if isinstance(returned, list | tuple) else [returned]
     inputs = op.inputs

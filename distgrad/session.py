@@ -14,7 +14,7 @@ from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.builder import as_array
 from distgrad.registry import OpDef
-from distgrad.scheduler.program import Program, lower
+from distgrad.scheduler import Program, lower, merge_equal
 from distgrad.types import DType, Shape, Spec
 from distgrad.variables import Variable
 from distgrad.workers import reference
@@ -74,7 +74,7 @@ class Session:
         key = (_places(tensors), _places(feeds), tuple([op.id for op in operations]))
         programs: dict[_Key, Program] = graph.memo("programs")
         if key not in programs:
-            programs[key] = lower(tensors, feeds, operations)
+            programs[key] = merge_equal(lower(tensors, feeds, operations))
         return programs[key]
 
     def _execute(self, program: Program, feeds: Sequence[Array], graph: Graph) -> list[Array]:
@@ -87,13 +87,16 @@ class Session:
             with _STATE:
                 for key, value in writes.items():
                     variables[key]._set(value)
-        return [_owned(value, feeds) for value in values]
+        return _owned(values, feeds)
 
 
-def _owned(value: Array, feeds: Sequence[Array]) -> Array:
-    """A result that is the caller's alone. One that cannot be written is (a view of) a constant or a variable."""
-    shared = not value.flags.writeable or any(np.may_share_memory(value, feed) for feed in feeds)
-    return value.copy() if shared else value
+def _owned(values: Sequence[Array], feeds: Sequence[Array]) -> list[Array]:
+    """Results that are the caller's alone: no view of what was fed, of a constant or a variable, or of each other."""
+    owned: list[Array] = []
+    for value in values:
+        shared = not value.flags.writeable or any(np.may_share_memory(value, other) for other in (*feeds, *owned))
+        owned.append(value.copy() if shared else value)
+    return owned
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
@@ -173,7 +176,7 @@ def _fed(key: Any, graph: Graph) -> Tensor:
 
 
 def _feed_value(t: Tensor, value: Any) -> Array:
-    array = as_array(value)
+    array: Array = as_array(value)
     if array.dtype != t.dtype:
         array = _cast_feed(t, array, weak=not isinstance(value, np.ndarray | np.generic))
     if array.shape != t.shape:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class Variable:
     def assign(self, value: Any) -> Tensor:
         """Set the value; gives the new value. In a graph it happens when the op runs."""
         graph = current_graph()
-        if graph is not None and _nested(graph):
+        if _nested(graph):
             graph.impure = True
             raise NotPure(f"{self!r} is assigned in the body of a call")
         made = self._fit(value)
@@ -195,7 +195,7 @@ class Variable:
         return value
 
 
-def _nested(graph: Graph) -> bool:
+def _nested(graph: Graph | None) -> TypeGuard[FuncGraph]:
     return isinstance(graph, FuncGraph) and graph.outer is not None
 
 

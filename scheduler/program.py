@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from distgrad.errors import Source
+from distgrad.function import CALLS
 from distgrad.graph import FuncGraph, Operation, Tensor
 from distgrad.printing import format_attrs
 from distgrad.registry import OPS
 from distgrad.types import Spec
 
-#: Op types that stand for the body in their `body` attribute.
-CALLS = ("Call", "SymbolicGradient")
 #: Op types whose value comes from outside: a feed, or the inputs of the call.
 ARGUMENTS = ("Placeholder", "Capture")
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import distgrad as dg
 from distgrad import explain
 from distgrad.graph import check_graph
 
+from .counting import steps
 from .support import f32, unregistered
 
 
@@ -220,30 +221,88 @@ def test_captured_tensors_inside_a_function() -> None:
     assert [why.connected for why in seen] == [False, True]
 
 
+def test_a_chain_that_leaves_the_function_through_a_capture() -> None:
+    x, a = f32(2.0, name="x"), f32(3.0)
+    z = x * 2
+    seen: list[Any] = []
+
+    @dg.function
+    def f(a: Any) -> Any:
+        y = a * z
+        seen.extend([dg.explain_gradient(y, x), dg.explain_gradient(dg.stop_gradient(z) * a, x)])
+        assert dg.gradients(y, x)[0] is not None
+        return y
+
+    y = f(a)
+    assert [why.connected for why in seen] == [True, False]
+    assert [cut.reason for cut in seen[1].cuts] == [explain.STOP]
+    assert dg.explain_gradient(y, x).types == {"Mul": 1, "Call": 1}
+    assert dg.explain_gradient(y, a).connected
+
+
+def test_an_assign_in_the_graph_around_a_function() -> None:
+    x, v = f32(2.0), dg.Variable(np.float32(1.0), name="v")
+    v.assign(x)
+    seen: list[Any] = []
+
+    @dg.function
+    def f(a: Any) -> Any:
+        seen.append(dg.explain_gradient(a * v, x))
+        return a * v
+
+    f(f32(1.0))
+    assert [cut.reason for cut in seen[0].cuts] == [explain.ASSIGN]
+
+
+# -- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_an_unregistered_op_is_an_error_though_another_path_carries_a_gradient() -> None:
+    x = f32(2.0)
+    y = unregistered(x) + x
+    check(y, x, explain.UNREGISTERED, "is an error:")
+    with pytest.raises(LookupError, match="no gradient is registered"):
+        dg.gradients(y, x)
+
+
+def test_a_rule_that_returns_another_shape_is_an_error() -> None:
+    @dg.custom_gradient
+    def f(x: Any) -> Any:
+        return x * 1, lambda dy: dg.ones((3,), "float32")
+
+    x = f32([1.0, 2.0])
+    y = f(x) + x
+    check(y, x, explain.FAILED, "is an error:", "has shape [3]")
+    with pytest.raises(ValueError, match=r"has shape \[3\]"):
+        dg.gradients(y, x)
+
+
+@pytest.mark.parametrize("returned", ["text", (1.0, 2.0), [None, None]])
+def test_a_rule_that_returns_no_gradient_at_all_is_an_error(returned: Any) -> None:
+    x = f32([1.0, 2.0])
+    y = dg.identity(x)
+    y.op.gradient = lambda op, g: returned
+    check(y + x, x, explain.FAILED, "is an error:")
+    with pytest.raises((TypeError, ValueError), match="gradient"):
+        dg.gradients(y, x)
+
+
+def test_an_unregistered_op_behind_an_integer_is_no_error() -> None:
+    x = f32(2.0)
+    check(unregistered(dg.cast(dg.cast(x, "int32"), "float32")), x, explain.INTEGER, "makes int32")
+
+
+# -- cost --------------------------------------------------------------------------------------------------------
+
+
 def test_long_chains_take_linear_time() -> None:
     short, long = (steps_to_explain(count) for count in (200, 2000))
     assert long < 12 * short
 
 
 def steps_to_explain(count: int) -> int:
-    """How many bytecode instructions a chain of `count` ops takes: unlike seconds, the same on a busy machine."""
     x = f32(2.0)
     y = x
     for _ in range(count):
         y = dg.identity(y)
-    steps = 0
-
-    def trace(frame: Any, event: str, arg: Any) -> Any:
-        nonlocal steps
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        steps += event == "opcode"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        why = dg.explain_gradient(y, x)
-    finally:
-        sys.settrace(before)
-    assert len(why.ops) == count
-    return steps
+    return steps(lambda: dg.explain_gradient(y, x))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import gc
 import threading
@@ -207,6 +209,38 @@ def test_placeholders_have_the_names_of_the_arguments() -> None:
     assert [t.op.name for t in f.body({"w": np.ones(2)}, np.ones(2)).declared] == ["params_w", "rest_0"]
 
 
+def test_a_default_that_is_spelt_out_is_the_same_signature() -> None:
+    calls: list[Any] = []
+
+    @dg.function
+    def f(x: Any, n: int = 2, *, scale: float = 1.0, axes: Any = (0, None)) -> Any:
+        calls.append((x, n))
+        return x * n * scale
+
+    for made in (f(np.ones(2)), f(np.ones(2), 2), f(np.ones(2), n=2), f(x=np.ones(2), scale=1.0, axes=(0, None))):
+        np.testing.assert_array_equal(made, [2, 2])
+    assert len(calls) == 1
+    with dg.Graph() as graph:
+        f(f(f32(1.0)), 2)
+    assert len(calls) == 2
+    assert types(graph) == ["Const", "Call", "Call"]
+
+
+def test_a_default_that_is_an_array_or_cannot_be_told_apart_stays_a_constant() -> None:
+    first = np.array([True, False])
+    f = dg.function(lambda x, mask=first: x[mask])
+    np.testing.assert_array_equal(f(np.array([1.0, 2.0])), [1])
+    g = dg.function(lambda x, names=frozenset(), seen={1, 2}: x * len(seen))
+    assert g(np.float64(3)) == 6
+
+
+def test_the_history_of_traces_is_bounded() -> None:
+    f = dg.function(lambda x, n: x * n)
+    with pytest.warns(UserWarning, match="was traced 5 times: argument n was 0, then 1"):
+        [f(np.float64(1), n) for n in range(20)]
+    assert len(f._history) == 5
+
+
 # -- calls in graphs ---------------------------------------------------------------------------------------------
 
 
@@ -338,6 +372,11 @@ def test_methods_of_unhashable_and_of_slotted_instances() -> None:
     assert slotted.apply(np.float64(2)) == 8
 
 
+def test_a_method_can_be_copied() -> None:
+    model = Model(2.0)
+    assert copy.copy(model.__call__)(np.float64(3)) == 6
+
+
 def test_a_method_in_a_graph() -> None:
     model = Model(2.0)
     with dg.Graph() as graph:
@@ -457,25 +496,87 @@ def test_a_failed_trace_is_not_remembered() -> None:
     np.testing.assert_array_equal(f(np.ones(3)), np.ones(3))
 
 
+def test_an_assign_whose_signal_the_user_swallows_is_not_lost() -> None:
+    v = dg.Variable(0.0)
+
+    @dg.function
+    def count(x: Any) -> Any:
+        with contextlib.suppress(BaseException):  # as a bare `except: pass` does
+            v.assign_add(1.0)
+        return x * 1
+
+    assert dg.function(lambda x: count(x) + count(x))(np.float64(2)) == 4
+    assert v.numpy() == 2
+
+
+def test_a_defun_that_swallows_it_is_refused() -> None:
+    v = dg.Variable(0.0, name="v")
+
+    @dg.Defun()
+    def count(x: Any) -> Any:
+        with contextlib.suppress(BaseException):  # as a bare `except: pass` does
+            v.assign_add(1.0)
+        return x * 1
+
+    with dg.Graph(), pytest.raises(ValueError, match="count assigns a variable, but a Defun is a pure value"):
+        count(1.0)
+
+
+@pytest.mark.parametrize("swallow", [False, True])
+def test_a_gradient_function_that_assigns_is_an_error_that_names_the_variable(swallow: bool) -> None:
+    v = dg.Variable(0.0, name="steps")
+
+    @dg.custom_gradient
+    def counted_identity(x: Any) -> Any:
+        def grad(dy: Any) -> Any:
+            with contextlib.suppress(BaseException) if swallow else contextlib.nullcontext():
+                v.assign_add(1.0)
+            return dy
+
+        return x * 1, grad
+
+    f = dg.function(counted_identity, name="f")
+    name = "a variable" if swallow else "<Variable 'steps'"
+    with pytest.raises(ValueError, match=f"the gradient of f: {name}.* is assigned .* must not assign"):
+        dg.grad(f)(1.0)
+    assert dg.grad(counted_identity)(1.0) == 1
+    assert v.numpy() == 1
+
+
 # -- threads -----------------------------------------------------------------------------------------------------
 
 
-def test_threads_that_call_at_once_trace_once() -> None:
+def test_threads_that_call_at_once_share_one_trace() -> None:
     barrier = threading.Barrier(4)
-    f, calls = counted(lambda x: dg.sin(x) + 1)
+    f = dg.function(lambda x: dg.sin(x) + 1)
     results: list[Any] = []
 
     def work() -> None:
         barrier.wait()
-        results.append(f(np.zeros(2)))
+        results.append((f(np.zeros(2)), f.body(np.zeros(2))))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(calls) == 1
-    assert [r.tolist() for r in results] == [[1, 1]] * 4
+    assert [value.tolist() for value, _ in results] == [[1, 1]] * 4
+    assert {body for _, body in results} == {f.body(np.zeros(2))}
+
+
+@pytest.mark.parametrize("decorate", [dg.function, dg.Defun()], ids=["function", "Defun"])
+def test_what_is_traced_may_wait_for_a_thread_that_traces(decorate: Any) -> None:
+    inner = decorate(lambda x: x * 2)
+    found: list[Any] = []
+
+    def outer(x: Any) -> Any:
+        thread = threading.Thread(target=lambda: found.append(inner(np.float64(3))), daemon=True)
+        thread.start()
+        thread.join(60)
+        return x * 1
+
+    decorate(outer)(np.float64(1))
+    assert found == [6]
 
 
 def test_a_function_is_traced_outside_whatever_another_thread_builds() -> None:

@@ -1,6 +1,7 @@
-"""Arrays made of others: repeated, padded, reversed, diagonal and triangular ones; ranges and grids.
+"""Arrays made of others: repeated, padded, reversed, filled ones; ranges and grids.
 
-What only lays elements out otherwise (reshape, transpose, concatenate, split, ...) is in `layout` and offered here too.
+What only lays elements out otherwise (reshape, transpose, concatenate, split, ...) is in `layout`, diagonals and
+triangles are in `diagonal`; both are offered here too.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.builder import convert, make, same, typed
-from distgrad.ops.control import identity, ones, zeros
+from distgrad.ops.builder import as_dtype, cast, convert, has_tensor, make, promote, same, typed
+from distgrad.ops.control import full, identity, ones, zeros
+from distgrad.ops.diagonal import MATRIX_DIAG, diag, diagonal, diagonal_size, trace, tril, triu
 from distgrad.ops.index import getitem
 from distgrad.ops.layout import (
     array_split,
@@ -39,6 +41,40 @@ from distgrad.registry import RegisterGradient, define
 from distgrad.types import DType, Shape, Typed, normalize_axes, normalize_axis
 
 Pairs = tuple[tuple[Any, Any], ...]
+
+# -- joining in other ways ---------------------------------------------------------------------------------------
+
+
+def column_stack(tup: Sequence[Any], name: str | None = None) -> Tensor:
+    """Vectors as the columns of a matrix; matrices beside each other.
+
+    >>> column_stack([[1, 2], [3, 4]])
+    array([[1, 3],
+           [2, 4]])
+    """
+    return concatenate([reshape(x, (-1, 1)) if len(x.shape) < 2 else x for x in map(typed, tup)], 1, name=name)
+
+
+def dstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
+    """The arrays behind each other, along a third axis.
+
+    >>> dstack([[1, 2], [3, 4]]).shape
+    (1, 2, 2)
+    """
+    return concatenate([expand_dims(x, -1) if len(x.shape) == 2 else x for x in map(atleast_2d, tup)], 2, name=name)
+
+
+def broadcast_arrays(*args: Any) -> tuple[Tensor, ...]:
+    """The arrays repeated until all have the shape that they have together.
+
+    >>> broadcast_arrays([[1], [2]], [3, 4])[1]
+    array([[3, 4],
+           [3, 4]])
+    """
+    xs = [typed(x) for x in args]
+    shape = np.broadcast_shapes(*[x.shape for x in xs])
+    return tuple([broadcast_to(x, shape) for x in xs])
+
 
 # -- repeating: broadcast along a new axis, then merge it into its neighbour -------------------------------------
 
@@ -219,6 +255,24 @@ def fliplr(m: Any, name: str | None = None) -> Tensor:
     return flip(m, 1, name=name)
 
 
+def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1), name: str | None = None) -> Tensor:
+    """k quarter turns in the plane of two axes, from the first towards the second.
+
+    >>> rot90([[1, 2], [3, 4]])
+    array([[2, 4],
+           [1, 3]])
+    """
+    m = typed(m)
+    plane = [normalize_axis(i, len(m.shape)) for i in axes]
+    if len(plane) != 2 or plane[0] == plane[1]:
+        raise ValueError(f"rot90: axes must be two different axes, got {axes!r}")
+    turns = operator.index(k) % 4
+    if turns % 2 == 0:
+        return flip(m, plane if turns else (), name=name)
+    turned = swapaxes(m, *plane)
+    return flip(turned, plane[0] if turns == 1 else plane[1], name=name)
+
+
 def roll(
     a: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, name: str | None = None
 ) -> Tensor:
@@ -245,116 +299,6 @@ def _roll_grad(op: Operation, g: Tensor) -> Any:
     return roll(g, [-n for n in op.attrs["shift"]], op.attrs["axis"])
 
 
-# -- diagonals and triangles -------------------------------------------------------------------------------------
-
-
-def _diagonal_size(shape: Shape, offset: int) -> int:
-    rows, columns = shape
-    return max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
-
-
-_matrix_diag = define("MatrixDiag", lambda x, *, shape, offset: ((*x.shape[:-1], *shape), x.dtype))
-_diag_part = define(
-    "MatrixDiagPart", lambda x, *, offset: ((*x.shape[:-2], _diagonal_size(x.shape[-2:], offset)), x.dtype)
-)
-
-
-def diag(v: Any, k: int = 0, name: str | None = None) -> Tensor:
-    """The matrix with the vector v on its k-th diagonal, or the k-th diagonal of the matrix v.
-
-    >>> diag([1, 2])
-    array([[1, 0],
-           [0, 2]])
-    """
-    v, k = typed(v), operator.index(k)
-    if len(v.shape) == 1:
-        n = v.shape[0] + abs(k)
-        return make(_matrix_diag, (v,), {"shape": (n, n), "offset": k}, name)
-    if len(v.shape) == 2:
-        return diagonal(v, k, name=name)
-    raise ValueError(f"diag: v must be a vector or a matrix, got shape {list(v.shape)}; use diagonal for batches")
-
-
-def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Tensor:
-    """A diagonal of the matrices that two axes hold, as the last axis of the result.
-
-    >>> diagonal([[1, 2], [3, 4]])
-    array([1, 4])
-    """
-    a = typed(a)
-    ndim = len(a.shape)
-    if ndim < 2:
-        raise ValueError(f"diagonal: a must have at least 2 axes, got shape {list(a.shape)}")
-    axes = normalize_axis(axis1, ndim), normalize_axis(axis2, ndim)
-    if axes[0] == axes[1]:
-        raise ValueError(f"diagonal: axis1 and axis2 must differ, both are {axes[0]}")
-    if axes != (ndim - 2, ndim - 1):
-        a = moveaxis(a, axes, (-2, -1))
-    return make(_diag_part, (a,), {"offset": operator.index(offset)}, name)
-
-
-@RegisterGradient("MatrixDiag")
-def _matrix_diag_grad(op: Operation, g: Tensor) -> Any:
-    return diagonal(g, op.attrs["offset"], -2, -1)
-
-
-@RegisterGradient("MatrixDiagPart")
-def _matrix_diag_part_grad(op: Operation, g: Tensor) -> Any:
-    return make(_matrix_diag, (g,), {"shape": op.inputs[0].shape[-2:], "offset": op.attrs["offset"]})
-
-
-def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Tensor:
-    """The sum of a diagonal.
-
-    >>> float(trace(np.array([[1.0, 2.0], [3.0, 4.0]])))
-    5.0
-    """
-    from distgrad.ops.reduce import sum as reduce_sum  # reductions build on this module
-
-    return reduce_sum(diagonal(a, offset, axis1, axis2), axis=-1, name=name)
-
-
-_tril = define("Tril", same)
-_triu = define("Triu", same)
-
-
-def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:
-    """The last two axes with zeros above the k-th diagonal.
-
-    >>> tril([[1, 2], [3, 4]])
-    array([[1, 0],
-           [3, 4]])
-    """
-    return make(_tril, (_matrix(m, "tril"),), {"k": operator.index(k)}, name)
-
-
-def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
-    """The last two axes with zeros below the k-th diagonal.
-
-    >>> triu([[1, 2], [3, 4]])
-    array([[1, 2],
-           [0, 4]])
-    """
-    return make(_triu, (_matrix(m, "triu"),), {"k": operator.index(k)}, name)
-
-
-def _matrix(m: Any, what: str) -> Any:
-    m = typed(m)
-    if not m.shape:
-        raise ValueError(f"{what}: m must have at least 1 axis, got a 0-d array")
-    return broadcast_to(m, m.shape * 2) if len(m.shape) == 1 else m
-
-
-@RegisterGradient("Tril")
-def _tril_grad(op: Operation, g: Tensor) -> Any:
-    return tril(g, op.attrs["k"])
-
-
-@RegisterGradient("Triu")
-def _triu_grad(op: Operation, g: Tensor) -> Any:
-    return triu(g, op.attrs["k"])
-
-
 # -- ranges and grids --------------------------------------------------------------------------------------------
 
 
@@ -371,13 +315,32 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, na
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """So many numbers at equal distances from start to stop.
+    """So many numbers at equal distances from start to stop, along a first axis; gradients flow to tensors.
 
     >>> linspace(0, 1, 3)
     array([0. , 0.5, 1. ])
     """
-    _static("linspace", start=start, stop=stop, num=num)
-    return convert(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), name=name)
+    _static("linspace", num=num)
+    if not has_tensor((start, stop)):
+        return convert(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), name=name)
+    start, stop = promote(np.true_divide, start, stop)
+    ndim = max(len(start.shape), len(stop.shape))
+    share = np.linspace(0, 1, num, endpoint=endpoint, dtype=start.dtype).reshape(-1, *[1] * ndim)
+    made = (1 - share) * start + share * stop  # exact at both ends
+    return cast(made, made.dtype if dtype is None else dtype, name=name)
+
+
+def full_like(a: Any, fill_value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """The value, a number or what broadcasts, in the shape (and, unless given, dtype) of a.
+
+    >>> full_like([1, 2], 7)
+    array([7, 7])
+    """
+    a = typed(a)
+    dtype = a.dtype if dtype is None else np.dtype(dtype)
+    if isinstance(fill_value, int | float | complex):
+        return full(a.shape, fill_value, dtype, name=name)
+    return broadcast_to(as_dtype(typed(fill_value), dtype), a.shape, name=name)
 
 
 def _static(what: str, **numbers: Any) -> None:
@@ -395,10 +358,10 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, name: str 
     """
     _static("eye", N=N, M=M, k=k)
     shape, k = (operator.index(N), operator.index(N if M is None else M)), operator.index(k)
-    size = _diagonal_size(shape, k)
+    size = diagonal_size(shape, k)
     if not size:
         return zeros(shape, dtype, name=name)
-    return make(_matrix_diag, (ones(size, dtype),), {"shape": shape, "offset": k}, name)
+    return make(MATRIX_DIAG, (ones(size, dtype),), {"shape": shape, "offset": k}, name)
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Tensor, ...]:
@@ -421,8 +384,8 @@ def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Tens
 
 
 __all__ = [
-    "arange", "array_split", "atleast_1d", "atleast_2d", "broadcast_to", "concatenate", "diag", "diagonal",
-    "expand_dims", "eye", "flip", "fliplr", "flipud", "hstack", "linspace", "meshgrid", "moveaxis", "pad",
-    "permute_dims", "ravel", "repeat", "reshape", "roll", "split", "squeeze", "stack", "swapaxes", "tile", "trace",
-    "transpose", "tril", "triu", "unstack", "vstack",
+    "arange", "array_split", "atleast_1d", "atleast_2d", "broadcast_arrays", "broadcast_to", "column_stack",
+    "concatenate", "diag", "diagonal", "dstack", "expand_dims", "eye", "flip", "fliplr", "flipud", "full_like",
+    "hstack", "linspace", "meshgrid", "moveaxis", "pad", "permute_dims", "ravel", "repeat", "reshape", "roll", "rot90",
+    "split", "squeeze", "stack", "swapaxes", "tile", "trace", "transpose", "tril", "triu", "unstack", "vstack",
 ]  # fmt: skip

@@ -182,8 +182,13 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, name: str | N
             f"take_along_axis: indices of shape {list(indices.shape)} must have as many axes as arr, "
             f"which has shape {list(arr.shape)}"
         )
-    places = [np.arange(n).reshape(-1, *[1] * (ndim - i - 1)) for i, n in enumerate(arr.shape)]
-    return getitem(arr, tuple(indices if i == axis else place for i, place in enumerate(places)), name=name)
+    return getitem(arr, along(arr.shape, indices, axis), name=name)
+
+
+def along(shape: Shape, indices: Any, axis: int) -> tuple[Any, ...]:
+    """The key of a tensor of this shape that takes the indices along one axis, each off it at its own place."""
+    places = [np.arange(n).reshape(-1, *[1] * (len(shape) - i - 1)) for i, n in enumerate(shape)]
+    return tuple(indices if i == axis else place for i, place in enumerate(places))
 
 
 def gather_nd(params: Any, indices: Any, name: str | None = None) -> Tensor:

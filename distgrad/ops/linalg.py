@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,8 @@ from distgrad.ops.array import broadcast_to, eye, moveaxis, reshape
 from distgrad.ops.builder import as_dtype, cast, common, typed
 from distgrad.ops.control import identity
 from distgrad.ops.factor import cholesky, eigh, eigvalsh, qr, svd, svdvals
-from distgrad.ops.math import abs, equal, imag, not_equal, power, real, sqrt, square, where
-from distgrad.ops.matmul import matmul
+from distgrad.ops.math import abs, imag, not_equal, power, real, sqrt, square
+from distgrad.ops.matmul import cross, matmul, outer, vecdot
 from distgrad.ops.solve import det, inv, pinv, slogdet, solve, triangular_solve
 from distgrad.types import FLOAT, normalize_axes, normalize_axis, real_dtype, reduced_shape
 
@@ -35,16 +35,40 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, name
     >>> norm(np.array([3.0, 4.0]))
     array(5.)
     """
-    x = typed(x)
-    if x.dtype.kind in "biu":
-        x = as_dtype(x, FLOAT)
+    x = _floating(x)
     if axis is None and ord is None:
         return _named(_euclidean(x, tuple(range(len(x.shape))), keepdims), name)
     axes = _norm_axes(x, ord, axis)
     if len(axes) == 1:
-        return _named(_vector_norm(x, ord, axes[0], keepdims), name)
+        return _named(_vector_norm(x, ord, axes, keepdims), name)
     made = _matrix_norm(moveaxis(x, axes, (-2, -1)), ord)
     return _named(reshape(made, reduced_shape(x.shape, axes, True)) if keepdims else made, name)
+
+
+def vector_norm(
+    x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2, name: str | None = None
+) -> Tensor:
+    """The norm of the vectors that one axis, several, or all of them hold.
+
+    >>> vector_norm(np.array([[3.0, 0.0], [0.0, 4.0]]))
+    array(5.)
+    """
+    x = _floating(x)
+    return _named(_vector_norm(x, ord, normalize_axes(axis, len(x.shape)), keepdims), name)
+
+
+def matrix_norm(x: Any, keepdims: bool = False, ord: Any = "fro", name: str | None = None) -> Tensor:
+    """The norm of the matrices in the last two axes.
+
+    >>> matrix_norm(np.array([[3.0, 0.0], [0.0, 4.0]]), ord=2)
+    array(4.)
+    """
+    return norm(x, ord, (-2, -1), keepdims, name=name)
+
+
+def _floating(x: Any) -> Any:
+    x = typed(x)
+    return as_dtype(x, FLOAT) if x.dtype.kind in "biu" else x
 
 
 def _norm_axes(x: Any, ord: Any, axis: Any) -> tuple[int, ...]:
@@ -66,20 +90,14 @@ def _named(x: Tensor, name: str | None) -> Tensor:
     return made
 
 
-def _where_nonzero(f: Callable[[Any], Tensor], x: Any) -> Tensor:
-    """f(x), and zero with derivative zero where x is zero, though f's own derivative is infinite there."""
-    zero = equal(x, 0)
-    return where(zero, 0, f(where(zero, 1, x)))
-
-
 def _euclidean(x: Any, axes: tuple[int, ...], keepdims: bool) -> Tensor:
     squares = square(real(x)) + square(imag(x)) if x.dtype.kind == "c" else square(x)
-    return _where_nonzero(sqrt, reduce.sum(squares, axis=axes, keepdims=keepdims))
+    return reduce.where_nonzero(sqrt, reduce.sum(squares, axis=axes, keepdims=keepdims))
 
 
-def _vector_norm(x: Any, ord: Any, axis: int, keepdims: bool) -> Tensor:
+def _vector_norm(x: Any, ord: Any, axis: tuple[int, ...], keepdims: bool) -> Tensor:
     if ord is None or ord == 2:
-        return _euclidean(x, (axis,), keepdims)
+        return _euclidean(x, axis, keepdims)
     if isinstance(ord, str) or not isinstance(ord, int | float | np.number):
         raise ValueError(f"norm: ord={ord!r} is not a norm of vectors (axis {axis} of shape {list(x.shape)})")
     if ord == 0:
@@ -91,7 +109,9 @@ def _vector_norm(x: Any, ord: Any, axis: int, keepdims: bool) -> Tensor:
         return reduce.sum(sizes, axis=axis, keepdims=keepdims)
     p = float(ord)
     total = reduce.sum(power(sizes, p), axis=axis, keepdims=keepdims)
-    return _where_nonzero(lambda t: power(t, 1 / p), total)
+    if p < 0:
+        return power(total, 1 / p)  # a total of zero is that of infinite elements
+    return reduce.where_nonzero(lambda t: power(t, 1 / p), total)
 
 
 def _matrix_norm(x: Any, ord: Any) -> Tensor:
@@ -196,6 +216,6 @@ def _in_order(xs: list[Any], gaps: Sequence[int], name: str | None) -> Tensor:
 
 
 __all__ = [
-    "cholesky", "det", "eigh", "eigvalsh", "inv", "matrix_power", "multi_dot", "norm", "pinv", "qr", "slogdet", "solve",
-    "svd", "svdvals", "trace", "triangular_solve",
+    "cholesky", "cross", "det", "eigh", "eigvalsh", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "outer",
+    "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "trace", "triangular_solve", "vecdot", "vector_norm",
 ]  # fmt: skip

@@ -220,7 +220,7 @@ def sinc(x: Any, name: str | None = None) -> Tensor:
     """
     t = multiply(*promote(np.sin, x), math.pi)
     small = abs(t) < 0.1  # there the series, exact to the last bit and smooth at 0
-    u = square(t)
+    u = square(where(small, t, 0))  # elsewhere it may overflow, and 0 * inf is NaN in the gradient
     series = 1 + u * (u * (u * (u / 362880 - 1 / 5040) + 1 / 120) - 1 / 6)
     t = where(small, 1, t)
     return where(small, series, sin(t) / t, name=name)

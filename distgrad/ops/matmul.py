@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.array import reshape
+from distgrad.ops.array import moveaxis, reshape, stack, unstack
 from distgrad.ops.builder import common, make, promote
 from distgrad.ops.einsum import einsum, label, sum_product
 from distgrad.ops.math import conj, multiply
@@ -59,7 +59,7 @@ def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False,
     >>> matmul(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0]))
     array([21., 43.])
     """
-    a, b = promote(np.matmul, a, b)
+    a, b = promote(np.multiply, a, b)  # np.matmul has no loop of its own for bfloat16
     if len(a.shape) > 1 and len(b.shape) > 1:
         return _product(a, b, bool(transpose_a), bool(transpose_b), name)
     if not a.shape or not b.shape:
@@ -146,6 +146,36 @@ def inner(a: Any, b: Any, name: str | None = None) -> Tensor:
     return matmul(a, b, transpose_b=True, name=name) if len(b.shape) == 2 else tensordot(a, b, (-1, -1), name=name)
 
 
+def vecdot(x1: Any, x2: Any, axis: int = -1, name: str | None = None) -> Tensor:
+    """The products of the vectors along an axis, the first conjugated; the other axes broadcast.
+
+    >>> vecdot(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0]))
+    array([21., 43.])
+    """
+    a, b = (x if axis == -1 else moveaxis(x, axis, -1) for x in common(x1, x2))
+    if not a.shape or not b.shape or a.shape[-1] != b.shape[-1]:
+        raise ValueError(f"vecdot: axis {axis} of shapes {list(a.shape)} and {list(b.shape)} differs in size")
+    return einsum("...i,...i->...", conj(a), b, name=name)
+
+
+def cross(
+    a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None, name: str | None = None
+) -> Tensor:
+    """The vector product of the vectors of three elements along an axis; the other axes broadcast.
+
+    >>> cross(np.array([1, 0, 0]), np.array([0, 1, 0]))
+    array([0, 0, 1])
+    """
+    axisa, axisb, axisc = (axisa, axisb, axisc) if axis is None else (axis, axis, axis)
+    a, b = promote(np.multiply, a, b)
+    a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
+    if a.shape[-1] != 3 or b.shape[-1] != 3:
+        raise ValueError(f"cross: the vectors along the last axes of {list(a.shape)} and {list(b.shape)} need 3 elements")
+    (a1, a2, a3), (b1, b2, b3) = unstack(a, -1), unstack(b, -1)
+    made = stack([a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1], -1)
+    return moveaxis(made, -1, axisc, name=name)
+
+
 def outer(a: Any, b: Any, name: str | None = None) -> Tensor:
     """All products of an element of a and one of b; arrays are flattened.
 
@@ -217,4 +247,4 @@ def _tensordot_axes(axes: Any, ndim_a: int, ndim_b: int) -> tuple[list[int], lis
     return made
 
 
-__all__ = ["dot", "einsum", "inner", "kron", "matmul", "outer", "tensordot", "vdot"]
+__all__ = ["cross", "dot", "einsum", "inner", "kron", "matmul", "outer", "tensordot", "vdot", "vecdot"]

@@ -122,6 +122,7 @@ def uniform(
 ) -> Tensor:
     """Numbers from [minval, maxval), with gradients to tensor-valued bounds.
 
+    Where the dtype has few numbers between the bounds, as float16 has between 1000 and 1001, rounding may give maxval.
     Without a shape, that of the bounds broadcast together: () for numbers.
 
     >>> uniform(key(0), (2, 3), "float32").dtype
@@ -204,7 +205,7 @@ def randint(
 
 def _check_bounds(low: int, high: int, dtype: DType) -> None:
     info = np.iinfo(dtype)
-    if not info.min <= low < high <= int(info.max) + 1:
+    if not info.min <= low < high <= min(int(info.max) + 1, _WORD):  # beyond which NumPy has no integer
         raise ValueError(
             f"random.randint: minval must be below maxval, both within {dtype} ({info.min} to {info.max}); "
             f"got minval={low}, maxval={high}"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,23 @@ from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import broadcast_to, reshape, transpose
 from distgrad.ops.builder import as_dtype, make, promote, typed
 from distgrad.ops.index import getitem
-from distgrad.ops.math import conj, divide, equal, exp, isclose, isnan, real, sqrt, square, subtract, where
-from distgrad.ops.scan import accumulated, cumprod, cumsum, flat, linear_scan, others
+from distgrad.ops.math import conj, divide, equal, exp, isclose, isnan, logical_not, real, sqrt, square, subtract, where
+from distgrad.ops.scan import accumulated, cumprod, cumsum, diff, flat, linear_scan, others
 from distgrad.ops.sort import argsort, sort, top_k
 from distgrad.registry import OpDef, RegisterGradient, define, no_gradient
-from distgrad.types import BOOL, FLOAT, INT, DType, Shape, Typed, normalize_axes, normalize_axis, reduced_shape, size_of
+from distgrad.types import (
+    BOOL,
+    FLOAT,
+    INT,
+    DType,
+    Shape,
+    Typed,
+    normalize_axes,
+    normalize_axis,
+    reduced_shape,
+    size_of,
+    trainable,
+)
 
 
 def _reduce(d: OpDef, a: Any, axis: Any, keepdims: bool, name: str | None) -> Tensor:
@@ -122,10 +134,86 @@ def std(
 ) -> Tensor:
     """The standard deviation along axes, the square root of `var`.
 
+    Its gradient where all elements are equal is zero, not NaN: the smallest of its subgradients, as that of a norm.
+
     >>> std(np.array([1.0, 3.0]))
     array(1.)
     """
-    return sqrt(var(a, axis, dtype, ddof, keepdims), name=name)
+    return where_nonzero(sqrt, var(a, axis, dtype, ddof, keepdims), name)
+
+
+def where_nonzero(f: Callable[[Any], Tensor], x: Any, name: str | None = None) -> Tensor:
+    """f(x), and zero with derivative zero where x is zero, though f's own derivative is infinite there."""
+    zero = equal(x, 0)
+    return where(zero, 0, f(where(zero, 1, x)), name=name)
+
+
+def average(
+    a: Any, axis: Any = None, weights: Any = None, keepdims: bool = False, name: str | None = None
+) -> Tensor:
+    """The mean along axes, each element counting as often as its weight says.
+
+    Weights have the shape of a, or one weight for each place along `axis`.
+
+    >>> average(np.array([1.0, 4.0]), weights=np.array([2.0, 1.0]))
+    array(2.)
+    """
+    if weights is None:
+        return mean(a, axis, keepdims=keepdims, name=name)
+    a, weights = promote(np.true_divide, a, weights)
+    if weights.shape != a.shape:
+        weights = _spread_weights(a, weights, axis)
+    total = sum(weights, axis, keepdims=keepdims)
+    return divide(sum(a * weights, axis, keepdims=keepdims), total, name=name)
+
+
+def _spread_weights(a: Typed, weights: Any, axis: Any) -> Tensor:
+    given = () if axis is None else tuple(axis) if isinstance(axis, Sequence) else (axis,)
+    axes = [normalize_axis(i, len(a.shape)) for i in given]
+    if axis is None or weights.shape != tuple(a.shape[i] for i in axes):
+        raise ValueError(
+            f"average: weights of shape {list(weights.shape)} fit neither a, of shape {list(a.shape)}, nor its sizes "
+            f"along axis={axis!r}"
+        )
+    ordered = transpose(weights, sorted(range(len(axes)), key=axes.__getitem__))
+    return broadcast_to(reshape(ordered, [n if i in axes else 1 for i, n in enumerate(a.shape)]), a.shape)
+
+
+def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The sum along axes of what is not NaN.
+
+    >>> nansum(np.array([1.0, np.nan, 2.0]))
+    array(3.)
+    """
+    a = typed(a)
+    return sum(where(isnan(a), 0, a) if trainable(a.dtype) else a, axis, dtype, keepdims, name=name)
+
+
+def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
+    """The mean along axes of what is not NaN; NaN where there is nothing else.
+
+    >>> nanmean(np.array([1.0, np.nan, 2.0]))
+    array(1.5)
+    """
+    a = _floating(a, dtype)
+    count = sum(as_dtype(logical_not(isnan(a)), a.dtype), axis, keepdims=keepdims)
+    return divide(nansum(a, axis, keepdims=keepdims), count, name=name)
+
+
+def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, name: str | None = None) -> Tensor:
+    """The integral along an axis by the trapezoidal rule, of samples at x or at distances dx.
+
+    >>> trapezoid(np.array([1.0, 2.0, 3.0]))
+    array(4.)
+    """
+    y = typed(y)
+    place = normalize_axis(axis, len(y.shape))
+    width = dx if x is None else diff(x, axis=-1 if len(typed(x).shape) == 1 else axis)
+    if x is not None and len(width.shape) == 1:
+        width = reshape(width, [-1 if i == place else 1 for i in range(len(y.shape))])
+    lead = (slice(None),) * place
+    heights = getitem(y, (*lead, slice(1, None))) + getitem(y, (*lead, slice(None, -1)))
+    return sum(width * heights / 2.0, place, name=name)
 
 
 # -- the largest and the smallest --------------------------------------------------------------------------------
@@ -322,6 +410,7 @@ def median(a: Any, axis: int | None = None, keepdims: bool = False, name: str | 
 amax, amin = max, min
 
 __all__ = [
-    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "argsort", "count_nonzero", "cumprod", "cumsum",
-    "linear_scan", "logsumexp", "max", "mean", "median", "min", "prod", "ptp", "sort", "std", "sum", "top_k", "var",
+    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "argsort", "average", "count_nonzero", "cumprod",
+    "cumsum", "diff", "linear_scan", "logsumexp", "max", "mean", "median", "min", "nanmean", "nansum", "prod", "ptp",
+    "sort", "std", "sum", "top_k", "trapezoid", "var",
 ]  # fmt: skip

@@ -1,10 +1,11 @@
-"""Running sums and products, and the linear recurrence that differentiates them. Re-exported by `reduce`.
+"""Running sums and products, differences, and the linear recurrence that differentiates them. Re-exported by `reduce`.
 
 No gradient here divides by a factor, so all are right where factors are zero.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,11 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import broadcast_to, concatenate, reshape
 from distgrad.ops.builder import as_dtype, make, promote, same, typed
-from distgrad.ops.control import full
+from distgrad.ops.control import full, identity
 from distgrad.ops.index import getitem
-from distgrad.ops.math import conj, multiply
+from distgrad.ops.math import conj, multiply, not_equal, subtract
 from distgrad.registry import OpDef, RegisterGradient, define
-from distgrad.types import INT, broadcast_shapes, normalize_axis, size_of
+from distgrad.types import BOOL, INT, broadcast_shapes, normalize_axis, size_of
 
 
 def accumulated(a: Any, dtype: Any) -> Any:
@@ -56,6 +57,22 @@ def _running(d: OpDef, a: Any, axis: int | None, reverse: bool, name: str | None
 @RegisterGradient("Cumsum")
 def _cumsum_grad(op: Operation, g: Tensor) -> Any:
     return _running(_cumsum, g, op.attrs["axis"], not op.attrs["reverse"])
+
+
+def diff(a: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Tensor:
+    """The n-th differences of neighbours along an axis, which becomes shorter by n; of booleans, whether they differ.
+
+    >>> diff(np.array([1.0, 3.0, 7.0]))
+    array([2., 4.])
+    """
+    a, n = typed(a), operator.index(n)
+    if n < 0:
+        raise ValueError(f"diff: the order n of the difference must not be negative, got {n}")
+    lead = (slice(None),) * normalize_axis(axis, len(a.shape))
+    apart = not_equal if a.dtype == BOOL else subtract
+    for _ in range(n):
+        a = apart(getitem(a, (*lead, slice(1, None))), getitem(a, (*lead, slice(None, -1))))
+    return a if name is None else identity(a, name=name)  # type: ignore[no-any-return]
 
 
 # -- linear recurrences ------------------------------------------------------------------------------------------
@@ -121,4 +138,4 @@ def others(x: Tensor, axis: int) -> Tensor:
     return multiply(before, after)
 
 
-__all__ = ["cumprod", "cumsum", "linear_scan"]
+__all__ = ["cumprod", "cumsum", "diff", "linear_scan"]

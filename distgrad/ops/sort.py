@@ -9,7 +9,7 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import moveaxis
 from distgrad.ops.builder import make, make_n, same, typed
-from distgrad.ops.index import scatter, take_along_axis
+from distgrad.ops.index import along, scatter
 from distgrad.ops.scan import flat
 from distgrad.registry import RegisterGradient, define, no_gradient
 from distgrad.types import INT, DType, Shape, Typed, normalize_axis
@@ -43,9 +43,8 @@ def argsort(a: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
 
 @RegisterGradient("Sort")
 def _sort_grad(op: Operation, g: Tensor) -> Any:
-    axis = op.attrs["axis"]
-    places = argsort(argsort(op.inputs[0], axis), axis)  # the inverse permutation: where each element went
-    return take_along_axis(g, places, axis)
+    (x,), axis = op.inputs, op.attrs["axis"]
+    return scatter(g, along(x.shape, argsort(x, axis), axis), x.shape)
 
 
 def _top_k_infer(x: Typed, *, k: int) -> list[tuple[Shape, DType]]:

@@ -25,18 +25,13 @@ def ask_distgrad(q: Question) -> Answer | str:
         first = attempt(lambda: dg.gradients(ys, xs, **options))
         if isinstance(first, str):
             return first
-        found = [convert(g) for g in first if g is not None]
-        second = attempt(lambda: dg.gradients(found, xs, stop_gradients=options["stop_gradients"]))
+        found, leaves = [convert(g) for g in first if g is not None], values[: len(q.graph.leaves)]
+        second = attempt(lambda: dg.gradients(found, leaves, stop_gradients=options["stop_gradients"]))
+        dense = [] if isinstance(second, str) else [None if g is None else convert(g) for g in second]
     dg.check_graph(graph)
-    wanted = [] if isinstance(second, str) else [None if g is None else convert_in(graph, g) for g in second]
-    got, made, again = dg.Session().run([ys, first, wanted])
+    got, made, again = dg.Session().run([ys, first, dense])
     made = [Sparse(*g) if isinstance(g, dg.IndexedSlicesValue) else g for g in made]
     return Answer(got, made, second if isinstance(second, str) else again)
-
-
-def convert_in(graph: dg.Graph, g: Any) -> Any:
-    with graph:
-        return convert(g)
 
 
 def ask_tensorflow(q: Question) -> Answer | str:
@@ -47,8 +42,8 @@ def ask_tensorflow(q: Question) -> Answer | str:
         first = attempt(lambda: tf.gradients(ys, xs, **options))
         if isinstance(first, str):
             return first
-        found = [tf.convert_to_tensor(g) for g in first if g is not None]
-        second = attempt(lambda: tf.gradients(found, xs, stop_gradients=options["stop_gradients"]))
+        found, leaves = [tf.convert_to_tensor(g) for g in first if g is not None], values[: len(q.graph.leaves)]
+        second = attempt(lambda: tf.gradients(found, leaves, stop_gradients=options["stop_gradients"]))
         dense = [] if isinstance(second, str) else [None if g is None else tf.convert_to_tensor(g) for g in second]
         got, made, again = session.run([ys, without_none(first), without_none(dense)])
     triples = [Sparse(m.values, m.indices, tuple(m.dense_shape)) if hasattr(m, "dense_shape") else m for m in made]
@@ -72,10 +67,10 @@ def ask_jax(q: Question, table: Mapping[str, Build] = JAX) -> Answer | None:
     """
     if any(n.op in RAISING for n in q.graph.nodes):
         return None
-    shapes = q.graph.shapes
+    every = list(dict.fromkeys([*range(len(q.graph.leaves)), *q.xs]))
 
     def ys(zeros: list[Any]) -> list[Any]:
-        added = dict(zip(q.xs, zeros, strict=True))
+        added = dict(zip(every, zeros, strict=True))
 
         def after(v: int, x: Any) -> Any:
             x = jax.lax.stop_gradient(x) if v in q.stops else x
@@ -87,7 +82,9 @@ def ask_jax(q: Question, table: Mapping[str, Build] = JAX) -> Answer | None:
     def first(zeros: list[Any]) -> Any:
         got, pull = jax.vjp(ys, zeros)
         given = q.grad_ys or [np.ones(y.shape, y.dtype) for y in got]
-        return pull([jnp.asarray(g) for g in given])[0], got
+        found = pull([jnp.asarray(g) for g in given])[0]
+        return [found[every.index(v)] for v in q.xs], got
 
-    made, pull, got = jax.vjp(first, [jnp.zeros(shapes[v], q.dtype) for v in q.xs], has_aux=True)
-    return Answer(got, made, pull([jnp.ones_like(g) for g in made])[0])
+    with jax.disable_jit():  # op by op: compiling each graph would take most of the run
+        made, pull, got = jax.vjp(first, [jnp.zeros(q.graph.shapes[v], q.dtype) for v in every], has_aux=True)
+        return Answer(got, made, pull([jnp.ones_like(g) for g in made])[0][: len(q.graph.leaves)])

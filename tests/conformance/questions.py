@@ -51,8 +51,12 @@ class Sparse(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The values of ys; their gradients (arrays, Sparse, None); and the gradients of the gradients' sum, or what asking
-    for them raised."""
+    """The values of ys; their gradients (arrays, Sparse, None); and the gradients of the gradients' sum with respect to
+    the leaves, or what asking for them raised.
+
+    To the leaves, because a second derivative with respect to the output of an op is no property of the function: it
+    depends on whether that op's rule is written with its output (exp) or with its input.
+    """
 
     values: list[Any]
     first: list[Any]
@@ -69,19 +73,23 @@ def question(seed: int) -> Question:
     rng = np.random.default_rng(seed)
     dtype = choose(("float64", "float64", "float64", "float32"))
     given = [rng.uniform(-1, 1, shapes[y]).astype(dtype) for y in ys] if choose((True, False)) else None
-    stops = [choose(single_outputs(graph))] if choose((True, False, False)) else []
+    stops = [choose(stoppable(graph))] if choose((True, False, False)) else []
     unconnected, gate, aggregation = choose(("none", "zero")), choose((True, False)), choose((0, 1, 2))
     return Question(graph, dtype, ys, xs, given, stops, unconnected, gate, aggregation)
 
 
 def single_outputs(graph: RandomGraph) -> list[int]:
-    """Where stopping at a tensor and at its op is the same: see docs/differences.md."""
-    found, v = list(range(len(graph.leaves))), len(graph.leaves)
-    for node in graph.nodes:
-        if len(node.shapes) == 1:
-            found.append(v)
-        v += len(node.shapes)
-    return found
+    """The values that are the only output of their op, and the leaves."""
+    made = [node for node in graph.nodes for _ in node.shapes]
+    return [*range(len(graph.leaves)), *(v for v, n in enumerate(made, len(graph.leaves)) if len(n.shapes) == 1)]
+
+
+def stoppable(graph: RandomGraph) -> list[int]:
+    """Where `stop_gradients` is one thing to all: TensorFlow cuts all outputs of an op, but those of a call not at all
+    (docs/differences.md)."""
+    made = ["", *(node.op for node in graph.nodes for _ in node.shapes)]
+    first = len(graph.leaves) - 1
+    return [v for v in single_outputs(graph) if not made[max(v - first, 0)].startswith("Called")]
 
 
 def attempt(call: Callable[[], Any]) -> Any:

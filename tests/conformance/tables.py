@@ -56,7 +56,7 @@ def _jax_custom_gradient(pair: Callable[..., Any]) -> Callable[..., Any]:
         return tuple(jnp.zeros_like(x) if g is None else g for g, x in zip(grads, xs, strict=True))
 
     f = jax.custom_vjp(lambda *xs: pair(*xs)[0])
-    f.defvjp(lambda *xs: (pair(*xs)[0], xs), backward)
+    f.defvjp(lambda *xs: (f(*xs), xs), backward)  # f, not pair: a second derivative asks for f's gradient again
     return f
 
 
@@ -294,9 +294,10 @@ JAX: dict[str, Build] = {
     "Sign": one(jnp.sign),
     **_shared(WITH_JAX),
 }
-#: JAX with TensorFlow's rule at a tie: all to the first.
-JAX_TIES: dict[str, Build] = {
+#: JAX with TensorFlow's rules where there is no derivative: at a tie all to the first, and 0 for abs at 0.
+JAX_KINKS: dict[str, Build] = {
     **JAX,
+    "Abs": one(lambda x: x * jnp.sign(x)),
     "Maximum": one(lambda x, y: jnp.where(x >= y, x, y)),
     "Minimum": one(lambda x, y: jnp.where(x <= y, x, y)),
 }

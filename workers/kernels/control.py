@@ -65,7 +65,7 @@ def no_op(xp: Any) -> Any:
     return ()
 
 
-@kernel("AddN")
+@kernel("AddN", single=True)
 def add_n(xp: Any, *xs: Any) -> Any:
     total = xs[0]
     for x in xs[1:]:
@@ -73,6 +73,6 @@ def add_n(xp: Any, *xs: Any) -> Any:
     return total
 
 
-@kernel("UnsortedSegmentSum")
+@kernel("UnsortedSegmentSum", single=True)
 def unsorted_segment_sum(xp: Any, values: Any, indices: Any, *, num_segments: int) -> Any:
     return add_rows(xp, xp.zeros((num_segments, *values.shape[indices.ndim :]), dtype=values.dtype), indices, values)

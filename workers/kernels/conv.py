@@ -96,7 +96,7 @@ def _depthwise(channels: int, groups: int, made: int) -> bool:
     return channels == groups == made
 
 
-@kernel("Conv2D")
+@kernel("Conv2D", single=True)
 def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any, groups: int) -> Any:
     window, made = w.shape[:2], w.shape[3]
     x = _pad(xp, x, padding)
@@ -114,7 +114,7 @@ def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
 
 
-@kernel("Conv2DBackpropInput")
+@kernel("Conv2DBackpropInput", single=True)
 def conv2d_backprop_input(
     xp: Any, w: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
@@ -135,7 +135,7 @@ def conv2d_backprop_input(
     return _crop(images, padding)
 
 
-@kernel("Conv2DBackpropFilter")
+@kernel("Conv2DBackpropFilter", single=True)
 def conv2d_backprop_filter(
     xp: Any, x: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
@@ -223,7 +223,7 @@ def _counts(xp: Any, size: Any, window: Any, strides: Any, padding: Any, out: An
     return counts
 
 
-@kernel("AvgPool")
+@kernel("AvgPool", single=True)
 def avg_pool(xp: Any, x: Any, *, window: Any, strides: Any, padding: Any) -> Any:
     size, x = x.shape[1:3], _pad(xp, x, padding)
     out = _positions(x.shape[1:3], window, strides, (1, 1))
@@ -234,7 +234,7 @@ def avg_pool(xp: Any, x: Any, *, window: Any, strides: Any, padding: Any) -> Any
     return total
 
 
-@kernel("AvgPoolGrad")
+@kernel("AvgPoolGrad", single=True)
 def avg_pool_grad(xp: Any, g: Any, *, size: Any, window: Any, strides: Any, padding: Any) -> Any:
     n, *out, c = g.shape
     share = g / _counts(xp, size, window, strides, padding, out, g.dtype)

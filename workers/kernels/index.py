@@ -58,7 +58,7 @@ def advanced_index(xp: Any, x: Any, *arrays: Any, index: Any) -> Any:
     return x[_native(index, arrays)]
 
 
-@kernel("AdvancedIndexGrad")
+@kernel("AdvancedIndexGrad", single=True)
 def advanced_index_grad(xp: Any, values: Any, *arrays: Any, index: Any, shape: Any) -> Any:
     out = xp.zeros(math.prod(shape), dtype=values.dtype)
     add_at(xp, out, _places(xp, shape, _native(index, arrays)), values)
@@ -81,7 +81,7 @@ def gather(xp: Any, params: Any, indices: Any, *, axis: int) -> Any:
     return xp.reshape(rows, (*params.shape[:axis], *indices.shape, *params.shape[axis + 1 :]))
 
 
-@kernel("ScatterAdd")
+@kernel("ScatterAdd", single=True)
 def scatter_add(xp: Any, x: Any, indices: Any, updates: Any) -> Any:
     out = xp.empty(x.shape, dtype=x.dtype)  # not a copy, which might keep another memory order than add_rows needs
     out[...] = x

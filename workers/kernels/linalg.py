@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 from distgrad.workers.kernels.table import kernel
@@ -30,17 +31,33 @@ def solve(xp: Any, a: Any, b: Any, *, adjoint: bool) -> Any:
 
 @kernel("MatrixTriangularSolve")
 def triangular_solve(xp: Any, a: Any, b: Any, *, adjoint: bool, lower: bool, unit_diagonal: bool) -> Any:
-    import scipy.linalg  # late: few need it, and it takes a while to import
-
     batch = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = xp.broadcast_to(a, (*batch, *a.shape[-2:]))
     b = xp.broadcast_to(b, (*batch, *b.shape[-2:]))
+    if math.prod(batch) > a.shape[-1]:  # more matrices than rows: loop over the rows
+        return _substituted(xp, _adjoint(xp, a) if adjoint else a, b, lower != adjoint, unit_diagonal)
+    import scipy.linalg  # late: few need it, and it takes a while to import
+
     made = xp.empty(b.shape, dtype=b.dtype)
     if made.size:
         for i in itertools.product(*map(range, batch)):
             made[i] = scipy.linalg.solve_triangular(
                 a[i], b[i], trans=2 if adjoint else 0, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
             )
+    return made
+
+
+def _substituted(xp: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
+    """Triangular systems solved side by side, row after row."""
+    n = a.shape[-1]
+    diagonal = xp.linalg.diagonal(a)
+    if not unit_diagonal and xp.any(diagonal == 0):
+        raise xp.linalg.LinAlgError("singular matrix: a triangular one with a zero on its diagonal")
+    made = xp.empty(b.shape, dtype=b.dtype)
+    for i in range(n) if lower else range(n - 1, -1, -1):
+        known = slice(0, i) if lower else slice(i + 1, n)
+        row = b[..., i, :] - xp.matmul(a[..., i, None, known], made[..., known, :])[..., 0, :]
+        made[..., i, :] = row if unit_diagonal else row / diagonal[..., i, None]
     return made
 
 

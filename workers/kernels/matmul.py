@@ -9,7 +9,7 @@ from typing import Any
 from distgrad.workers.kernels.table import kernel
 
 
-@kernel("MatMul")
+@kernel("MatMul", single=True)
 def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Any:
     a = xp.matrix_transpose(a) if transpose_a else a
     b = xp.matrix_transpose(b) if transpose_b else b
@@ -22,7 +22,7 @@ def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> 
 # -- einsum: everything is permuting, summing and one product; BLAS does the products ----------------------------
 
 
-@kernel("Einsum")
+@kernel("Einsum", single=True)
 def einsum(xp: Any, *operands: Any, equation: str) -> Any:
     inputs, output = equation.split("->")
     terms = inputs.split(",")

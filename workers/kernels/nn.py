@@ -17,22 +17,22 @@ def relu_grad(xp: Any, g: Any, y: Any) -> Any:
     return xp.where(y > 0, g, xp.zeros((), dtype=g.dtype))
 
 
-@kernel("LeakyRelu")
+@kernel("LeakyRelu", single=True)
 def leaky_relu(xp: Any, x: Any, *, alpha: float) -> Any:
     return xp.where(x > 0, x, alpha * x)
 
 
-@kernel("LeakyReluGrad")
+@kernel("LeakyReluGrad", single=True)
 def leaky_relu_grad(xp: Any, g: Any, x: Any, *, alpha: float) -> Any:
     return xp.where(x > 0, g, alpha * g)
 
 
-@kernel("Elu")
+@kernel("Elu", single=True)
 def elu(xp: Any, x: Any, *, alpha: float) -> Any:
     return xp.where(x > 0, x, alpha * xp.expm1(x))  # where x is large and positive, expm1's inf is not chosen
 
 
-@kernel("Softplus")
+@kernel("Softplus", single=True)
 def softplus(xp: Any, x: Any) -> Any:
     return xp.maximum(x, xp.zeros((), dtype=x.dtype)) + xp.log1p(xp.exp(-xp.abs(x)))
 
@@ -45,39 +45,39 @@ def _shifted(xp: Any, x: Any, axis: int) -> Any:
     return x - xp.max(x, axis=axis, keepdims=True) if x.size else x
 
 
-@kernel("Softmax")
+@kernel("Softmax", single=True)
 def softmax(xp: Any, x: Any, *, axis: int) -> Any:
     y = xp.exp(_shifted(xp, x, axis))
     y /= xp.sum(y, axis=axis, keepdims=True)
     return y
 
 
-@kernel("SoftmaxGrad")
+@kernel("SoftmaxGrad", single=True)
 def softmax_grad(xp: Any, g: Any, y: Any, *, axis: int) -> Any:
     made = g * y
     made -= y * xp.sum(made, axis=axis, keepdims=True)
     return made
 
 
-@kernel("LogSoftmax")
+@kernel("LogSoftmax", single=True)
 def log_softmax(xp: Any, x: Any, *, axis: int) -> Any:
     shifted = _shifted(xp, x, axis)
     return shifted - xp.log(xp.sum(xp.exp(shifted), axis=axis, keepdims=True))
 
 
-@kernel("SoftmaxCrossEntropyWithLogits")
+@kernel("SoftmaxCrossEntropyWithLogits", single=True)
 def softmax_cross_entropy(xp: Any, logits: Any, labels: Any, *, axis: int) -> Any:
     cost = -labels * log_softmax(xp, logits, axis=axis)
     return xp.sum(xp.where(labels == 0, xp.zeros((), dtype=cost.dtype), cost), axis=axis)  # 0 * -inf is 0 here
 
 
-@kernel("SparseSoftmaxCrossEntropyWithLogits")
+@kernel("SparseSoftmaxCrossEntropyWithLogits", single=True)
 def sparse_softmax_cross_entropy(xp: Any, logits: Any, labels: Any) -> Any:
     shifted = _shifted(xp, logits, -1)
     return xp.log(xp.sum(xp.exp(shifted), axis=-1)) - shifted[_at(xp, labels, logits.shape[-1])]
 
 
-@kernel("SparseSoftmaxCrossEntropyWithLogitsGrad")
+@kernel("SparseSoftmaxCrossEntropyWithLogitsGrad", single=True)
 def sparse_softmax_cross_entropy_grad(xp: Any, g: Any, logits: Any, labels: Any) -> Any:
     made = softmax(xp, logits, axis=-1)
     made[_at(xp, labels, logits.shape[-1])] -= 1
@@ -105,12 +105,12 @@ def _normalised(xp: Any, x: Any, axis: Any, eps: float) -> tuple[Any, Any]:
     return y, r
 
 
-@kernel("LayerNorm")
+@kernel("LayerNorm", single=True)
 def layer_norm(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
     return _normalised(xp, x, axis, eps)[0] if x.size else x
 
 
-@kernel("LayerNormGrad")
+@kernel("LayerNormGrad", single=True)
 def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
     if not x.size:
         return g

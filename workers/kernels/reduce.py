@@ -10,21 +10,20 @@ from distgrad.workers.kernels.table import KERNELS, kernel
 Axes = tuple[int, ...]
 
 
-@kernel("Sum")
+@kernel("Sum", single=True)
 def sum(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     return xp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-@kernel("Prod")
+@kernel("Prod", single=True)
 def prod(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     return xp.prod(x, axis=axis, keepdims=keepdims, dtype=x.dtype)
 
 
-@kernel("Mean")
+@kernel("Mean", single=True)
 def mean(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    # not xp.mean, which warns about empty slices; float16 is added up in float32, as NumPy does
-    total = xp.sum(x, axis=axis, keepdims=keepdims, dtype=xp.float32 if x.dtype == xp.float16 else x.dtype)
-    return (total / math.prod(x.shape[i] for i in axis)).astype(x.dtype)
+    # not xp.mean, which warns about empty slices
+    return xp.sum(x, axis=axis, keepdims=keepdims, dtype=x.dtype) / math.prod(x.shape[i] for i in axis)
 
 
 def _reduction(name: str) -> Any:
@@ -40,7 +39,7 @@ for _type, _name in {
     KERNELS[_type] = _reduction(_name)
 
 
-@kernel("LogSumExp")
+@kernel("LogSumExp", single=True)
 def logsumexp(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     size = xp.real(x) if x.dtype.kind == "c" else x
     if 0 in x.shape:
@@ -52,12 +51,12 @@ def logsumexp(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     return out if keepdims else xp.squeeze(out, axis=axis)
 
 
-@kernel("Cumsum")
+@kernel("Cumsum", single=True)
 def cumsum(xp: Any, x: Any, *, axis: int, reverse: bool) -> Any:
     return _running(xp, xp.cumulative_sum, x, axis, reverse)
 
 
-@kernel("Cumprod")
+@kernel("Cumprod", single=True)
 def cumprod(xp: Any, x: Any, *, axis: int, reverse: bool) -> Any:
     return _running(xp, xp.cumulative_prod, x, axis, reverse)
 
@@ -68,7 +67,7 @@ def _running(xp: Any, run: Any, x: Any, axis: int, reverse: bool) -> Any:
     return xp.flip(run(xp.flip(x, axis=axis), axis=axis, dtype=x.dtype), axis=axis)
 
 
-@kernel("LinearScan")
+@kernel("LinearScan", single=True)
 def linear_scan(xp: Any, a: Any, b: Any, *, axis: int, reverse: bool) -> Any:
     """Doubling: after the step of width w, element i holds the recurrence over its last 2 w places."""
     a, b = xp.moveaxis(a, axis, 0), xp.moveaxis(b, axis, 0)
@@ -92,9 +91,32 @@ def argsort(xp: Any, x: Any, *, axis: int) -> Any:
     return xp.argsort(x, axis=axis, stable=True)
 
 
+#: Up to this share of an axis, finding the smallest of the k largest first is cheaper than sorting everything.
+_FEW = 8
+
+
 @kernel("TopK")
 def top_k(xp: Any, x: Any, *, k: int) -> Any:
-    # backwards twice, so that of equal elements the first comes first
-    order = xp.argsort(xp.flip(x, axis=-1), axis=-1, stable=True)
-    indices = x.shape[-1] - 1 - xp.flip(order, axis=-1)[..., :k]
+    if 0 < k <= x.shape[-1] // _FEW and x.size and not xp.any(xp.isnan(x) if x.dtype.kind in "fcV" else False):
+        places = _largest(xp, x, k)
+        order = _descending(xp, xp.take_along_axis(x, places, axis=-1))
+        indices = xp.take_along_axis(places, order, axis=-1)
+    else:
+        indices = _descending(xp, x)[..., :k]
     return xp.take_along_axis(x, indices, axis=-1), indices
+
+
+def _descending(xp: Any, x: Any) -> Any:
+    """The indices that sort from the largest down: backwards twice, so that of equal elements the first comes first."""
+    order = xp.argsort(xp.flip(x, axis=-1), axis=-1, stable=True)
+    return x.shape[-1] - 1 - xp.flip(order, axis=-1)
+
+
+def _largest(xp: Any, x: Any, k: int) -> Any:
+    """Where the k largest elements are, in ascending order of place; of those equal to the smallest, the first."""
+    n = x.shape[-1]
+    least = xp.partition(x, n - k, axis=-1)[..., n - k, None]
+    above, level = x > least, x == least
+    free = k - xp.sum(above, axis=-1, keepdims=True)
+    level &= xp.cumulative_sum(level, axis=-1) <= free
+    return xp.reshape(xp.nonzero(above | level)[-1], (*x.shape[:-1], k))
