@@ -1,8 +1,7 @@
 """The gradient of a Call.
 
-The gradient of a call is again a call. Its body is a copy of the forward body with the backward ops behind it, so what
-the forward part computes is computed again there: lowering lays all bodies out flat and drops what nobody reads, but
-equal work stays twice until a pass merges it.
+The gradient of a call is again a call. Its body is a copy of the forward body with the backward ops behind it. What the
+forward part computes is not computed again: lowering lays all bodies out flat, and a pass merges what is equal.
 """
 
 from __future__ import annotations

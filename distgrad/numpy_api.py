@@ -228,6 +228,15 @@ _DATA_DEPENDENT = {
     "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
 }  # fmt: skip
 _IN_PLACE = {"at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
+#: What serves instead of a function that is not supported: nearer in meaning than a name that only looks alike.
+_INSTEAD = {
+    "add.outer": "expand_dims", "append": "concatenate", "apply_along_axis": "moveaxis", "argpartition": "argsort",
+    "block": "concatenate", "choose": "where", "convolve": "einsum", "corrcoef": "matmul", "correlate": "einsum",
+    "cov": "matmul", "delete": "concatenate", "digitize": "sum", "heaviside": "where", "histogram": "sum",
+    "insert": "concatenate", "interp": "where", "lexsort": "argsort", "nanmax": "where", "nanmin": "where",
+    "nonzero": "where", "partition": "sort", "percentile": "sort", "piecewise": "where", "polyval": "power",
+    "put": "where", "quantile": "sort", "searchsorted": "sum", "select": "where", "unique": "sort",
+}  # fmt: skip
 
 
 def _name(f: Any) -> str:
@@ -251,6 +260,6 @@ def _unsupported(f: Any) -> str:
     path = name.removeprefix("numpy.")
     if path == name and f.__name__ in math.__all__:  # scipy.special.erf, say
         return f"{name} is not supported on tensors. Use distgrad.{f.__name__}."
-    nearest = difflib.get_close_matches(path, [*NAMES], 1, 0.5)
-    hint = f"The nearest supported function is numpy.{nearest[0]}; " if nearest else ""
-    return f"{name} is not supported on tensors{reason}. {hint}docs/numpy.md lists what is."
+    instead = [_INSTEAD[path]] if path in _INSTEAD else difflib.get_close_matches(path, [*NAMES], 1, 0.75)
+    hint = f"The nearest supported function is numpy.{instead[0]}; " if instead else ""
+    return f"{name} is not supported on tensors{reason}. {hint}distgrad's docs/numpy.md lists what is."

@@ -170,7 +170,7 @@ def cross(
     a, b = promote(np.multiply, a, b)
     a, b = moveaxis(a, axisa, -1), moveaxis(b, axisb, -1)
     if a.shape[-1] != 3 or b.shape[-1] != 3:
-        raise ValueError(f"cross: the vectors along the last axes of {list(a.shape)} and {list(b.shape)} need 3 elements")
+        raise ValueError(f"cross: vectors have 3 elements, not {a.shape[-1]} (axisa={axisa}), {b.shape[-1]} ({axisb=})")
     (a1, a2, a3), (b1, b2, b3) = unstack(a, -1), unstack(b, -1)
     made = stack([a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1], -1)
     return moveaxis(made, -1, axisc, name=name)
