@@ -11,7 +11,7 @@ import pytest
 import distgrad as dg
 from distgrad import nest
 from distgrad.registry import OPS, registered
-from distgrad.testing import check_grads
+from distgrad.testing import check_grads, random_like
 from distgrad.workers.kernels import KERNELS
 
 from .cases import all_cases
@@ -83,6 +83,7 @@ def test_values_equal_the_reference(case: Case) -> None:
         expected = arrays(case.reference(*case.inputs))
     found = in_graph(case, case.inputs)
     assert [x.shape for x in found] == [x.shape for x in expected]
+    assert [x.dtype for x in found] == [x.dtype for x in expected]
     for x, y in zip(found, expected, strict=True):
         np.testing.assert_allclose(x, y, rtol=case.rtol, atol=case.rtol)
 
@@ -108,6 +109,31 @@ def test_float32_is_float64_rounded(case: Case) -> None:
 @pytest.mark.parametrize("case", rows(lambda case: case.order > 0))
 def test_gradients_equal_finite_differences(case: Case) -> None:
     check_grads(case.build, case.inputs, case.order, rtol=case.grad_rtol)
+
+
+def derivatives(case: Case, real: Any) -> list[Any]:
+    """The gradients of a weighted sum of the results, and those of a weighted sum of them, in one precision."""
+    inputs = [as_dtype(x, real) for x in case.inputs]
+    with dg.Graph():
+        xs = [dg.constant(x) for x in inputs]
+        moving = [x for x in xs if x.dtype.kind in "fc"]
+        level: Any = nest.flatten(case.build(*xs))
+        found = []
+        for _ in range(case.order):
+            rng = np.random.default_rng(0)
+            terms = [dg.sum(y * as_dtype(random_like(y, rng), real)) for y in level if y.dtype.kind in "fc"]
+            made = dg.gradients([dg.real(t) for t in terms], moving, unconnected_gradients="zero")
+            level = [dg.identity(dg.add(g, 0.0)) for g in made]
+            assert [g.dtype for g in level] == [x.dtype for x in moving]
+            found += level
+    return dg.Session().run(found)
+
+
+@pytest.mark.parametrize("case", rows(lambda case: case.float32 and case.order > 0 and has_floats(case)))
+def test_float32_gradients_are_float64_ones_rounded(case: Case) -> None:
+    for x, y in zip(derivatives(case, np.float32), derivatives(case, np.float64), strict=True):
+        scale = max(1.0, float(np.abs(y).max(initial=0.0)))
+        np.testing.assert_allclose(x / scale, y / scale, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("case", rows(lambda case: case.complex))

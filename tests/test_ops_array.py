@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import distgrad as dg
+from distgrad.testing import check_grads
 
 X = np.arange(6.0).reshape(2, 3)
 
@@ -145,3 +146,49 @@ def test_names_reach_the_graph() -> None:
         x = dg.constant(X)
         made = [dg.tile(x, 2, name="a"), dg.pad(x, 1, "edge", name="b"), dg.roll(x, 1, name="c")]
     assert [t.op.name for t in made] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 5])
+@pytest.mark.parametrize("endpoint", [True, False])
+@pytest.mark.parametrize("ends", [(1.0, 3.0), (1, 4), (np.float32(1), np.float32(2)), (np.ones((2, 1)), np.zeros(3))])
+def test_linspace_between_tensors_is_that_of_numpy(ends: Any, num: int, endpoint: bool) -> None:
+    expected = np.linspace(*ends, num, endpoint=endpoint)
+    with dg.Graph():
+        made = dg.linspace(dg.constant(ends[0]), ends[1], num, endpoint)
+    found = dg.Session().run(made)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    check_grads(lambda a, b: dg.linspace(a, b, num, endpoint), [np.asarray(x, float) for x in ends], 2)
+
+
+@pytest.mark.parametrize("k", [-1, 0, 1, 2, 3, 6])
+@pytest.mark.parametrize("axes", [(0, 1), (1, 0), (-1, 0)])
+def test_rot90_is_that_of_numpy(k: int, axes: Any) -> None:
+    x = np.arange(24.0).reshape(2, 3, 4)
+    np.testing.assert_array_equal(dg.rot90(x, k, axes), np.rot90(x, k, axes))
+    check_grads(lambda x: dg.rot90(x, k, axes), (x,), 2)
+
+
+def test_rot90_in_no_plane_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"rot90: axes must be two different axes, got \(0, -2\)"):
+        dg.rot90(np.ones((2, 2)), 1, (0, -2))
+
+
+@pytest.mark.parametrize("f", ["dstack", "column_stack"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
+def test_stacking_is_that_of_numpy(f: str, shape: Any) -> None:
+    x = np.arange(float(np.prod(shape))).reshape(shape)
+    np.testing.assert_array_equal(getattr(dg, f)([x, -x]), getattr(np, f)([x, -x]))
+
+
+@pytest.mark.parametrize("value", [3, 2.5, True, np.float32(2), np.arange(3)])
+@pytest.mark.parametrize("dtype", [None, "float32", "int8"])
+def test_full_like_takes_numbers_and_what_broadcasts(value: Any, dtype: Any) -> None:
+    for x in (np.ones((2, 3)), np.ones((2, 3), int)):
+        found, expected = dg.full_like(x, value, dtype), np.full_like(x, value, dtype)
+        assert found.dtype == expected.dtype
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_gradients_flow_to_what_fills() -> None:
+    check_grads(lambda v: dg.full_like(np.ones((2, 3)), v), (np.arange(3.0),), 2)

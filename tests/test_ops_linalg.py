@@ -424,3 +424,44 @@ def test_gaussian_log_likelihood_through_cholesky_equals_that_through_solve_and_
         return dg.dot(x, dg.linalg.solve(k, x)) + dg.linalg.slogdet(k).logabsdet
 
     np.testing.assert_allclose(gradient(cholesky, a)[0], gradient(direct, a)[0], rtol=1e-10)
+
+
+def test_many_triangular_systems_with_a_zero_on_a_diagonal_are_an_error() -> None:
+    a = np.ones((4, 2, 2)) * [[1.0, 0.0], [1.0, 1.0]]
+    a[3, 1, 1] = 0
+    with pytest.raises(np.linalg.LinAlgError, match="singular"):
+        dg.linalg.triangular_solve(a, np.ones((4, 2, 1)))
+    made = dg.linalg.triangular_solve(a, np.ones((4, 2, 1)), unit_diagonal=True)
+    np.testing.assert_array_equal(made, np.broadcast_to([[1.0], [0.0]], (4, 2, 1)))
+
+
+@pytest.mark.parametrize("ord", [-2, -3.0])
+def test_a_negative_norm_is_infinite_where_its_sum_underflows(ord: Any) -> None:
+    assert dg.linalg.norm(np.full(3, 1e200), ord) == INF
+
+
+@pytest.mark.parametrize("axis", [None, 1, (0, 2), (2, 1, 0)])
+@pytest.mark.parametrize("ord", [2, 1, 3, INF])
+def test_vector_norms_take_any_axes(axis: Any, ord: Any) -> None:
+    x = apart(2, 3, 2)
+    expected = np.linalg.vector_norm(x, axis=axis, ord=ord, keepdims=True)
+    np.testing.assert_allclose(dg.linalg.vector_norm(x, axis, True, ord), expected)
+    check_grads(lambda x: dg.linalg.vector_norm(x, axis, ord=ord), (x,), 2)
+
+
+def test_cross_along_other_axes() -> None:
+    a, b = arr(3, 2, 4), arr(2, 3, 4)
+    np.testing.assert_allclose(dg.cross(a, b, 0, 1, 2), np.cross(a, b, axisa=0, axisb=1, axisc=2))
+    check_grads(lambda a, b: dg.cross(a, b, 0, 1, 0), (a, b), 2)
+
+
+@pytest.mark.parametrize(
+    ("build", "text"),
+    [
+        (lambda: dg.cross(np.ones(2), np.ones(3)), r"cross: vectors have 3 elements, not 2 \(axisa=-1\), 3"),
+        (lambda: dg.vecdot(np.ones((2, 3)), np.ones((2, 1))), r"vecdot: axis -1 of shapes \[2, 3\] and \[2, 1\]"),
+    ],
+)
+def test_vectors_that_do_not_fit_are_an_error(build: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        build()

@@ -247,3 +247,11 @@ def test_integers_to_negative_powers_are_refused_as_in_numpy() -> None:
 
 def test_nan_to_num_of_integers_is_what_it_was() -> None:
     assert dg.nan_to_num(np.array([1, 2])).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sinc_has_finite_gradients_where_its_square_overflows(dtype: str) -> None:
+    x = np.array([np.sqrt(np.finfo(dtype).max) * 100.5], dtype)
+    f = dg.grad(lambda x: dg.sum(dg.sinc(x)))
+    assert np.isfinite(f(x)).all()
+    assert np.isfinite(dg.grad(lambda x: dg.sum(f(x)))(x)).all()

@@ -219,3 +219,9 @@ def test_errors_name_the_argument() -> None:
         random.categorical(0, np.zeros((2, 0)))
     with pytest.raises(ValueError, match="non-negative int, got -1"):
         random.permutation(0, -1)
+
+
+def test_randint_of_all_of_uint64_is_refused_in_words() -> None:
+    with pytest.raises(ValueError, match="minval must be below maxval, both within uint64"):
+        dg.random.randint(0, 3, 0, 2**64, "uint64")
+    assert dg.random.randint(0, 3, 0, 2**64 - 1, "uint64").dtype == np.uint64

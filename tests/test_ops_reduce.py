@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -182,3 +183,123 @@ def test_axes_are_canonical_attributes() -> None:
     with dg.Graph():
         total = dg.sum(dg.zeros((2, 3, 4)), axis=(-1, 0))
     assert total.op.attrs == {"axis": (0, 2), "keepdims": False}
+
+
+@pytest.mark.parametrize("k", [2, 4, 20])
+def test_nan_counts_as_the_largest_of_few_and_of_many(k: int) -> None:
+    x = np.where(np.arange(40) % 15, np.arange(40.0), INF)
+    x[[7, 30]] = np.nan
+    values, indices = dg.top_k(x, k)
+    np.testing.assert_array_equal(indices, [7, 30, 0, 15, *[i for i in range(39, 0, -1) if i not in (7, 15, 30)]][:k])
+    np.testing.assert_array_equal(values, x[indices])
+    np.testing.assert_array_equal(values, dg.top_k(x, 40)[0][:k])
+
+
+# -- averages, differences ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("x", [np.full(3, 2.0), np.zeros((2, 3)), np.array([1.0])])
+def test_the_gradient_of_std_at_equal_elements_is_zero(x: Any) -> None:
+    np.testing.assert_array_equal(slope(dg.std, x), np.zeros_like(x))
+    np.testing.assert_array_equal(dg.hessian(dg.std)(x), np.zeros(x.shape * 2))
+
+
+def test_std_at_equal_elements_leaves_the_gradients_of_other_rows_alone() -> None:
+    x = np.array([[1.0, 3.0], [2.0, 2.0]])
+    np.testing.assert_allclose(slope(lambda x: dg.std(x, axis=1), x), [[-0.5, 0.5], [0, 0]])
+
+
+@pytest.mark.parametrize("axis", [None, 0, -1, (0, 2), (2, 0), (1, 2, 0)])
+def test_weights_of_an_average_are_per_element_or_per_place_along_the_axes(axis: Any) -> None:
+    x = np.random.default_rng(0).normal(size=(2, 3, 4))
+    axes = range(3) if axis is None else np.atleast_1d(axis)
+    for shape in {x.shape, *(() if axis is None else (tuple(x.shape[i] for i in axes),))}:
+        w = np.random.default_rng(1).uniform(0.1, 1, shape)
+        np.testing.assert_allclose(dg.average(x, axis, w), np.average(x, axis, w))
+        check_grads(lambda x, w: dg.average(x, axis, w, keepdims=True), (x, w), 2)
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_weights_that_do_not_fit_are_an_error(axis: Any) -> None:
+    with pytest.raises(ValueError, match=r"weights of shape \[3\] fit neither a, of shape \[2, 3\], nor its sizes"):
+        dg.average(np.ones((2, 3)), axis, np.ones(3))
+
+
+@pytest.mark.parametrize("name", ["nansum", "nanmean"])
+def test_nan_counts_for_nothing_and_has_no_gradient(name: str) -> None:
+    f, x = getattr(dg, name), np.array([[1.0, np.nan, 3.0], [4.0, 5.0, np.nan]])
+    np.testing.assert_array_equal(f(x, axis=0), getattr(np, name)(x, axis=0).astype(float))
+    np.testing.assert_array_equal(np.isnan(slope(f, x)), False)
+    np.testing.assert_array_equal(slope(f, x) == 0, np.isnan(x))
+    assert f(np.array([1, 2])) == getattr(np, name)(np.array([1, 2]))
+    assert f(x.astype("float32")).dtype == np.float32
+
+
+def test_nanmean_of_nothing_else_is_nan() -> None:
+    assert np.isnan(dg.nanmean(np.array([np.nan])))
+
+
+@pytest.mark.parametrize("x", [np.array([True, True, False]), np.array([3, 1, 2], "uint8"), np.zeros((2, 0, 3))])
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_diff_of_any_dtype_is_that_of_numpy(x: Any, n: int) -> None:
+    found, expected = dg.diff(x, n, 0), np.diff(x, n, 0)
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_diff_of_negative_order_is_an_error() -> None:
+    with pytest.raises(ValueError, match="order n of the difference must not be negative, got -1"):
+        dg.diff(np.ones(3), -1)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_trapezoid_takes_places_along_the_axis_or_for_every_sample(axis: int) -> None:
+    y = np.random.default_rng(0).normal(size=(2, 3, 4))
+    for x in (np.random.default_rng(1).normal(size=y.shape[axis]), y + 1):
+        np.testing.assert_allclose(dg.trapezoid(y, x, axis=axis), np.trapezoid(y, x, axis=axis))
+        check_grads(lambda y, x: dg.trapezoid(y, x, axis=axis), (y, x), 2)
+    np.testing.assert_allclose(dg.trapezoid(y, dx=0.5, axis=axis), np.trapezoid(y, dx=0.5, axis=axis))
+
+
+# -- floats of 16 bits -------------------------------------------------------------------------------------------
+
+SHORT = [np.dtype("float16"), np.dtype(ml_dtypes.bfloat16)]
+MANY = 4096  # ones, added one by one, stay at 256 in bfloat16 and at 2048 in float16
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+def test_short_floats_are_added_up_in_float32(dtype: Any) -> None:
+    ones = np.ones((MANY, 1), dtype)
+    for made in (dg.sum(ones), dg.sum(ones, 0), dg.cumsum(ones)[-1], dg.add_n([ones] * MANY)[0], ones.T @ ones):
+        assert np.all(np.asarray(made) == MANY)
+    for made in (dg.mean(ones), dg.sum(dg.nn.softmax(ones, axis=0)), dg.exp(dg.logsumexp(ones - 1)) / MANY):
+        np.testing.assert_allclose(np.asarray(made, float), 1, rtol=0.02)
+    assert dg.unsorted_segment_sum(ones, np.zeros(MANY, int), 1) == MANY
+    assert slope(lambda x: x[np.zeros(MANY, int)], ones)[0] == MANY
+
+
+@pytest.mark.parametrize("dtype", SHORT, ids=str)
+@pytest.mark.parametrize(
+    "f",
+    [
+        dg.matmul, dg.dot, lambda a, b: dg.einsum("ij,jk->ki", a, b), dg.vecdot,
+        lambda a, b: dg.nn.conv2d(a[None, :, :, None], b[:2, :2, None, None]),
+        lambda a, b: dg.nn.leaky_relu(a), lambda a, b: dg.nn.softplus(a), lambda a, b: dg.nn.layer_norm(a),
+        lambda a, b: dg.nn.softmax_cross_entropy(a, b), lambda a, b: dg.nn.avg_pool(a[None, :, :, None], 2),
+    ],
+)  # fmt: skip
+def test_short_floats_stay_what_they_are(f: Any, dtype: Any) -> None:
+    a, b = np.random.default_rng(0).uniform(-2, 2, (2, 3, 3)).astype(dtype)
+    with dg.Graph():
+        x = dg.constant(a)
+        y = f(x, dg.constant(b))
+        y, (g,) = dg.Session().run([y, dg.gradients(y, x)])
+    assert (y.dtype, g.dtype) == (dtype, dtype)
+    np.testing.assert_allclose(y.astype(float), f(a.astype(float), b.astype(float)), rtol=0.02, atol=0.03)
+
+
+def test_nan_is_sorted_last_and_replaced_in_bfloat16_too() -> None:
+    x = np.array([2, np.nan, 1], ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(dg.sort(x).astype(float), [1, 2, np.nan])
+    np.testing.assert_array_equal(dg.argsort(x), [2, 0, 1])
+    np.testing.assert_array_equal(dg.nan_to_num(x).astype(float), [2, 0, 1])

@@ -99,6 +99,13 @@ def test_1_30_multi_output_producers_are_handled_per_output() -> None:
     assert_values(G(a * a, [a, b], unconnected_gradients="zero"), [[2.0], [0.0]])
 
 
+def test_1_30_an_output_that_ys_do_not_use_is_none_also_when_another_x_lies_upstream() -> None:
+    """TensorFlow then gives the zeros that it fills in for the gradient function of the op."""
+    x = f32([1.0, 2.0])
+    a, b = dg.split(x, 2)
+    assert_values(G(a * a, [x, b]), [[2.0, 0.0], None])
+
+
 def test_1_31_feeding_an_intermediate_is_honoured_by_the_gradient() -> None:
     x = f32(2.0)
     a = 3 * x
@@ -177,6 +184,12 @@ def test_1_35_stop_gradients_cuts_per_tensor_where_tensorflow_cuts_the_op() -> N
     a, b = dg.split(x, 2)
     assert_values(G(a + 3 * b, x, stop_gradients=[a]), [[0.0, 3.0]])
     assert_values(G(a + 3 * b, x, stop_gradients=[a, b]), [None])
+
+
+def test_1_35_a_call_can_be_stopped_at_where_tensorflow_ignores_it() -> None:
+    x = f32(2.0)
+    y = dg.function(lambda x: x * x)(x)
+    assert_values(G(y * x, [x, y], stop_gradients=y), [4.0, 2.0])
 
 
 def _matmul_dag(stopped: Sequence[int]) -> list[dg.Tensor]:

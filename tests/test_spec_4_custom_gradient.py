@@ -457,6 +457,13 @@ def test_4_17_the_gradient_of_y_may_arrive_as_indexed_slices() -> None:
     assert isinstance(seen[0], dg.IndexedSlices)
 
 
+@pytest.mark.parametrize("grad", [lambda dy: dy * 3, lambda dy: 3 * dy], ids=["left", "right"])
+def test_4_17_such_a_gradient_becomes_dense_in_arithmetic_also_beside_a_number(grad: Any) -> None:
+    x = f32([1.0, 2.0])
+    y = dg.custom_gradient(lambda x: (x, grad))(x)
+    assert_values(G(dg.gather(y, [1, 1]), x), [[0.0, 6.0]])
+
+
 # -- 4.4 variables -----------------------------------------------------------------------------------------------
 
 

@@ -28,6 +28,31 @@ def bodies(graph: dg.Graph) -> list[Any]:
     return [op.attrs["body"] for op in graph.ops if op.type == "Call"]
 
 
+# -- 5.1 and 5.2 control flow: Python's own ---------------------------------------------------------------------
+
+
+def test_5_01_a_tensor_cannot_decide_which_branch_is_built() -> None:
+    x = f32(3.0)
+    with pytest.raises(TypeError, match=r"has no truth value while the graph is built\. Use distgrad\.where"):
+        _ = x * x if x > 1 else x
+
+
+def test_5_03_where_computes_both_branches_so_nan_leaks_from_the_other_one() -> None:
+    x = f32(0.0)
+    assert np.isnan(run(G(dg.where(x > 0, dg.sqrt(x), 3 * x), x)[0]))
+    safe = dg.where(x > 0, x, 1)
+    assert_values(G(dg.where(x > 0, dg.sqrt(safe), 3 * x), x), [3.0])
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, [12.0, 1024.0]), (0, [None, 1.0])])
+def test_5_05_python_loops_are_unrolled(count: int, expected: list[float | None]) -> None:
+    x = f32(2.0)
+    product, power = f32(1.0), x
+    for _ in range(count):
+        product, power = product * x, power * power
+    assert_values([*G(product, x), *G(power, x)], expected)
+
+
 # -- 5.3 functions -----------------------------------------------------------------------------------------------
 
 
@@ -232,6 +257,15 @@ def test_5_13_gradients_with_respect_to_captured_tensors_inside_a_function() -> 
     assert_values([f(x)], [2.0])
 
 
+def test_5_13_an_array_has_no_identity_so_each_use_of_one_is_a_constant() -> None:
+    k = np.array([7.0, 8.0])
+    f = dg.function(lambda x: G(x * k, [x, k]))
+    with outside():
+        found = f(np.array([2.0, 3.0]))
+    np.testing.assert_array_equal(found[0], k)
+    assert found[1] is None
+
+
 def test_5_13_gradients_with_respect_to_variables_inside_a_function() -> None:
     v = dg.Variable(np.float32(7.0))
     x = f32(2.0)
@@ -353,9 +387,10 @@ def test_5_19_ties_of_max_are_shared_equally() -> None:
     assert_values(G(dg.max(x), x), [[0.5, 0.5, 0.0]])
 
 
-def test_5_19_ties_of_maximum_go_to_the_first() -> None:
+@pytest.mark.parametrize("f", [dg.maximum, dg.minimum])
+def test_5_19_ties_of_maximum_and_minimum_go_to_the_first(f: Any) -> None:
     a, b = f32(2.0), f32(2.0)
-    assert_values(G(dg.maximum(a, b), [a, b]), [1.0, 0.0])
+    assert_values(G(f(a, b), [a, b]), [1.0, 0.0])
 
 
 def test_5_19_relu_and_abs_have_slope_zero_at_zero() -> None:

@@ -28,7 +28,7 @@ from distgrad.ops.builder import (
 )
 from distgrad.ops.control import identity, zeros_like
 from distgrad.registry import RegisterGradient, define, no_gradient
-from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, real_dtype
+from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, real_dtype, trainable
 
 Infer = Callable[..., tuple[Shape, DType]]
 
@@ -368,9 +368,9 @@ def nan_to_num(
     if x.dtype.kind == "c":
         parts = [nan_to_num(part, nan, posinf, neginf) for part in (real(x), imag(x))]
         return add(parts[0], parts[1] * 1j, name=name)
-    if x.dtype.kind != "f":
+    if not trainable(x.dtype):
         return identity(x, name=name)  # type: ignore[no-any-return]
-    largest = float(np.finfo(x.dtype).max)
+    largest = float(np.nextafter(np.array(math.inf, x.dtype), np.array(0, x.dtype)))  # np.finfo has no bfloat16
     x = where(isnan(x), nan, x)
     x = where(equal(x, math.inf), largest if posinf is None else posinf, x)
     return where(equal(x, -math.inf), -largest if neginf is None else neginf, x, name=name)

@@ -266,11 +266,10 @@ def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1), name: str | None = N
     plane = [normalize_axis(i, len(m.shape)) for i in axes]
     if len(plane) != 2 or plane[0] == plane[1]:
         raise ValueError(f"rot90: axes must be two different axes, got {axes!r}")
-    turns = operator.index(k) % 4
+    (first, second), turns = plane, operator.index(k) % 4
     if turns % 2 == 0:
         return flip(m, plane if turns else (), name=name)
-    turned = swapaxes(m, *plane)
-    return flip(turned, plane[0] if turns == 1 else plane[1], name=name)
+    return flip(swapaxes(m, first, second), first if turns == 1 else second, name=name)
 
 
 def roll(

@@ -70,7 +70,7 @@ def _matrix_diag_part_grad(op: Operation, g: Tensor) -> Any:
 def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Tensor:
     """The sum of a diagonal.
 
-    >>> float(trace(np.array([[1.0, 2.0], [3.0, 4.0]])))
+    >>> float(trace([[1.0, 2.0], [3.0, 4.0]]))
     5.0
     """
     from distgrad.ops.reduce import sum as reduce_sum  # reductions build on this module

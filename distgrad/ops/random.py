@@ -22,7 +22,7 @@ from distgrad.ops.builder import as_dtype, convert, make, typed
 from distgrad.ops.index import take
 from distgrad.ops.math import add, less, multiply
 from distgrad.registry import define, no_gradient
-from distgrad.types import FLOAT, INT, DType, Shape, Typed, as_shape, broadcast_shapes, normalize_axis
+from distgrad.types import FLOAT, INT, DType, Shape, Typed, as_shape, broadcast_shapes, normalize_axis, trainable
 
 KEY = np.dtype(np.uint64)
 _WORD = (1 << 64) - 1
@@ -179,7 +179,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, name: str | None = None
     array([False,  True])
     """
     p = typed(p)
-    if p.dtype.kind not in "fiub":
+    if p.dtype.kind == "c" or not (trainable(p.dtype) or p.dtype.kind in "iub"):
         raise TypeError(f"random.bernoulli: p must be real numbers between 0 and 1, got dtype {p.dtype}")
     p = p if p.dtype in _FLOATS else as_dtype(p, FLOAT)
     return less(uniform(key, _shape("bernoulli", shape, p=p), p.dtype), p, name=name)

@@ -107,6 +107,12 @@ CASES: dict[str, list[Case]] = {
         triangular(well(3, 3), arr(3), True, 0, False),
         triangular(well(2, 3, 3), arr(3), False, "C", False),
         triangular(well(2, 1, 3, 3), arr(4, 3, 2), True, "T", False),
+        *[  # more matrices than rows
+            triangular(well(4, 2, 2), arr(4, 2, 3), lower, trans, unit)
+            for lower in (True, False)
+            for trans in (0, "T", "C")
+            for unit in (True, False)
+        ],
         triangular(well(3, 3), arr(3, 0), True, 0, False),
         triangular(arr(0, 3, 3), arr(0, 3, 1), True, 0, False),
         Case(

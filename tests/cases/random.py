@@ -25,14 +25,14 @@ CASES = {
     "RandomKey": [Case(random.key, (np.array(-3),), lambda seed: np.array([2**64 - 3, 2**64 - 1], np.uint64), order=0)],
     "RandomSplit": [
         Case(random.split, (KEY,), lambda key: words(key, 4, 0, 1).reshape(2, 2), order=0),
-        Case(lambda key: random.split(key, 0), (KEY,), lambda key: np.zeros((0, 2)), order=0),
+        Case(lambda key: random.split(key, 0), (KEY,), lambda key: np.zeros((0, 2), np.uint64), order=0),
     ],
     "RandomFoldIn": [Case(random.fold_in, (KEY, np.array(9)), lambda key, data: words(key, 2, 9, 2), order=0)],
     "StatelessRandomUniform": [
         Case(lambda key: random.uniform(key, (2, 3)), (KEY,), lambda key: philox(key).random((2, 3)), order=0),
         Case(lambda key: random.uniform(key, 4, "f4"), (KEY,), lambda key: philox(key).random(4, np.float32), order=0),
         Case(lambda key: random.uniform(key), (KEY,), lambda key: philox(key).random(), order=0),
-        Case(lambda key: random.uniform(key, (0, 2)), (KEY,), lambda key: np.zeros((0, 2)), order=0),
+        Case(lambda key: random.uniform(key, (0, 2)), (KEY,), lambda key: np.zeros((0, 2), np.uint64), order=0),
         Case(
             lambda key, low, high: random.uniform(key, (2, 3), minval=low, maxval=high),
             (KEY, arr(3), arr(2, 1)),

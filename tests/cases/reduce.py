@@ -174,5 +174,8 @@ CASES: dict[str, list[Case]] = {
         case(dg.top_k, top, apart(5), {"k": 0}),
         case(dg.top_k, top, np.zeros((0, 3)), {"k": 2}),
         *flat(dg.top_k, top, np.array([1, 3, 0, 3, 1]), k=4),
+        case(dg.top_k, top, apart(2, 32), {"k": 3}),  # few of many: not all are sorted
+        *flat(dg.top_k, top, np.arange(120).reshape(3, 40) % 7, k=4),
+        *flat(dg.top_k, top, np.full((2, 20), -np.inf), k=2),
     ],
 }

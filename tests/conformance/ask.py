@@ -20,6 +20,7 @@ from tests.random_graphs import Build, build
 def ask_distgrad(q: Question) -> Answer | str:
     with dg.Graph() as graph:
         values = build(q.graph, [dg.constant(x) for x in q.leaves()], DISTGRAD)
+        assert [t.shape for t in values] == q.graph.shapes, f"a row of the table says another shape: {q.graph}"
         ys, xs = [values[v] for v in q.ys], [values[v] for v in q.xs]
         options = q.options(values, dg.UnconnectedGradients)
         first = attempt(lambda: dg.gradients(ys, xs, **options))

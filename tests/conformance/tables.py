@@ -100,7 +100,7 @@ def _custom_swapped(m: Any, x: Any, y: Any) -> Any:
 
 
 def _custom_none(m: Any, x: Any, y: Any) -> Any:
-    return m.custom_gradient(lambda x, y: (m.sin(x) + y, lambda dy: (dy * 3, None)))(x, y)
+    return m.custom_gradient(lambda x, y: (m.sin(x) + y, lambda dy: (dy * (x * x + 3), None)))(x, y)
 
 
 def _custom_outputs(m: Any, x: Any) -> Any:
@@ -158,7 +158,7 @@ SHARED: dict[str, tuple[Callable[..., Iterator[Option]], Callable[..., float], C
     "Called": (pairs, unit, _called),
     "CalledOutputs": (twice, lambda x: max(x, 1.0), _called_outputs),
     "CalledCaptured": (pairs, lambda x, y: y, _called_captured),
-    "CalledUnused": (pairs, unit, _called_unused),
+    "CalledUnused": (alike, unit, _called_unused),
     "CalledStopped": (pairs, unit, _called_stopped),
     "CalledNested": (each, unit, _called_nested),
 }

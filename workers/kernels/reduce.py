@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from distgrad.workers.kernels.table import KERNELS, kernel
+from distgrad.workers.kernels.table import KERNELS, is_short, kernel
 
 Axes = tuple[int, ...]
 
@@ -81,14 +81,19 @@ def linear_scan(xp: Any, a: Any, b: Any, *, axis: int, reverse: bool) -> Any:
     return xp.moveaxis(xp.flip(b, axis=0) if reverse else b, 0, axis)
 
 
-@kernel("Sort")
+@kernel("Sort", single=True)
 def sort(xp: Any, x: Any, *, axis: int) -> Any:
     return xp.sort(x, axis=axis)
 
 
 @kernel("ArgSort")
 def argsort(xp: Any, x: Any, *, axis: int) -> Any:
-    return xp.argsort(x, axis=axis, stable=True)
+    return xp.argsort(_sortable(xp, x), axis=axis, stable=True)
+
+
+def _sortable(xp: Any, x: Any) -> Any:
+    """x with NaN in its place at the end, which it has not in bfloat16."""
+    return x.astype(xp.float32) if is_short(x.dtype) else x
 
 
 #: Up to this share of an axis, finding the smallest of the k largest first is cheaper than sorting everything.
@@ -97,13 +102,18 @@ _FEW = 8
 
 @kernel("TopK")
 def top_k(xp: Any, x: Any, *, k: int) -> Any:
-    if 0 < k <= x.shape[-1] // _FEW and x.size and not xp.any(xp.isnan(x) if x.dtype.kind in "fcV" else False):
-        places = _largest(xp, x, k)
-        order = _descending(xp, xp.take_along_axis(x, places, axis=-1))
+    wide = _sortable(xp, x)
+    if 0 < k <= x.shape[-1] // _FEW and x.size and not _has_nan(xp, wide):
+        places = _largest(xp, wide, k)
+        order = _descending(xp, xp.take_along_axis(wide, places, axis=-1))
         indices = xp.take_along_axis(places, order, axis=-1)
     else:
-        indices = _descending(xp, x)[..., :k]
+        indices = _descending(xp, wide)[..., :k]
     return xp.take_along_axis(x, indices, axis=-1), indices
+
+
+def _has_nan(xp: Any, x: Any) -> bool:
+    return x.dtype.kind in "fc" and bool(xp.any(xp.isnan(x)))
 
 
 def _descending(xp: Any, x: Any) -> Any:
