@@ -62,7 +62,8 @@ def in_tensorflow(graph: RandomGraph) -> list[Any] | None:
         ys = list(made) if isinstance(made, list | tuple) else [made]
         seeds = [tf.cos(y) for y in ys]
         symbolic = tf.raw_ops.SymbolicGradient(input=[*xs, *seeds], Tout=types, f=f)
-        try:
-            return session.run([*ys, *tf.gradients(ys, xs, seeds), *symbolic])  # type: ignore[no-any-return]
+        through_call = tf.gradients(ys, xs, seeds)
+        try:  # one at a time: where both fail in one run, one of them is reported as cancelled
+            return [value for part in (ys, through_call, symbolic) for value in session.run(part)]
         except tf.errors.NotFoundError:  # "No gradient defined for op"
             return None
