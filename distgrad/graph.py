@@ -6,7 +6,6 @@ single op: builders live in `distgrad.ops`, which also hangs NumPy's operators a
 
 from __future__ import annotations
 
-import gc
 import itertools
 import re
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from distgrad.collector import collector
 from distgrad.errors import Source, resolve, user_frame
 from distgrad.printing import format_ops
 from distgrad.registry import warn_of_unknown
@@ -231,7 +231,7 @@ class Graph:
 
     def __enter__(self) -> Graph:
         if not _context.stack:
-            _collector.relax()
+            collector.relax()
         _context.stack.append(self)
         _context.graph = self
         return self
@@ -240,7 +240,7 @@ class Graph:
         _context.stack.pop()
         _context.graph = _context.stack[-1] if _context.stack else None
         if not _context.stack:
-            _collector.restore()
+            collector.restore()
 
     def as_default(self) -> Graph:
         """TensorFlow's spelling of `with graph:`."""
@@ -394,38 +394,6 @@ class FuncGraph(Graph):
         if tensor.graph is self:
             return tensor
         return super().admit(tensor) if self.outer is None else self.outer.local(tensor)
-
-
-class _Collector:
-    """Makes Python's cyclic garbage collector run less often while graphs are built.
-
-    What a graph allocates lives as long as the graph: collections find nothing, yet at 200,000 ops they took half of
-    the time, and more per op the larger the graph. Garbage is still collected, only in larger portions.
-    """
-
-    RELAXED = (50_000, 20, 100)
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._builders = 0
-        self._before = gc.get_threshold()
-
-    def relax(self) -> None:
-        with self._lock:
-            if self._builders == 0:
-                self._before = gc.get_threshold()
-                if 0 < self._before[0] < self.RELAXED[0]:
-                    gc.set_threshold(*self.RELAXED)
-            self._builders += 1
-
-    def restore(self) -> None:
-        with self._lock:
-            self._builders -= 1
-            if self._builders == 0:
-                gc.set_threshold(*self._before)
-
-
-_collector = _Collector()
 
 
 class _Context(threading.local):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,17 +10,11 @@ import pytest
 
 import distgrad as dg
 from distgrad import explain
-from distgrad.graph import check_graph
 
 from .counting import steps
 from .support import f32, unregistered
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 def line(offset: int = 0) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import FrameType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -14,19 +17,28 @@ from distgrad.registry import OPS, registered
 from distgrad.testing import check_grads, random_like
 from distgrad.workers.kernels import KERNELS
 
-from .cases import all_cases
+from .cases import all_cases, composed
 from .cases.case import Case
 
 CASES = all_cases()
+#: The rows of op types, and those of functions that are made of several.
+ROWS = CASES | composed.CASES
 #: Op types that no builder of arrays makes: state, order and calls have tests of their own.
 NOT_IN_TABLE = {"Placeholder", "Capture", "NoOp", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
 #: Of those, the ones that an executor runs itself, without a kernel.
 NO_KERNEL = {"Placeholder", "Capture", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
+#: Public functions that no row can build: they give operations, or make the inputs and the order of a graph.
+NOT_IN_ROWS = {
+    "group": "gives an operation, not arrays: test_graph.py",
+    "no_op": "gives an operation, not arrays: test_graph.py",
+    "placeholder": "has no value until it is fed: test_session.py",
+    "tuple": "gates tensors by order, with the values of identity: test_graph.py",
+}
 
 
 def rows(applies: Callable[[Case], bool] = lambda case: True) -> list[Any]:
-    """The rows to which a test applies, each a parameter named after its op type."""
-    named = [(f"{op_type}-{i}", case) for op_type, cases in CASES.items() for i, case in enumerate(cases)]
+    """The rows to which a test applies, each a parameter named after its op type or function."""
+    named = [(f"{name}-{i}", case) for name, cases in ROWS.items() for i, case in enumerate(cases)]
     return [pytest.param(case, id=name) for name, case in named if applies(case)]
 
 
@@ -58,6 +70,58 @@ def arrays(result: Any) -> list[Any]:
 
 def test_every_op_has_a_row() -> None:
     assert built_in() - NOT_IN_TABLE == CASES.keys()
+
+
+def public_builders() -> dict[str, FunctionType]:
+    """The functions of distgrad/ops under the names by which a user calls them."""
+    spaces = {"": dg, "nn.": dg.nn, "linalg.": dg.linalg, "random.": dg.random}
+    named = {prefix + name: getattr(space, name) for prefix, space in spaces.items() for name in space.__all__}
+    return {
+        name: f
+        for name, f in named.items()
+        if isinstance(f, FunctionType) and f.__module__.startswith("distgrad.ops.")
+    }
+
+
+#: What tells functions apart, as objects and as they run: the code, and what it closes over where several share it.
+Identity = tuple[Any, tuple[int, ...]]
+
+
+def identity_of(f: FunctionType) -> Identity:
+    return f.__code__, tuple(id(cell.cell_contents) for cell in f.__closure__ or ())
+
+
+def called_by(cases: Iterable[Case]) -> set[Identity]:
+    """The functions that the rows call themselves while they are built, without those that these call in turn."""
+    tests, found = str(Path(__file__).parent), set()
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_back and frame.f_back.f_code.co_filename.startswith(tests):
+            code = frame.f_code
+            found.add((code, tuple(id(frame.f_locals.get(name)) for name in code.co_freevars)))
+
+    before = sys.getprofile()
+    for case in cases:
+        with dg.Graph():
+            tensors = [dg.constant(x) for x in case.inputs]
+            sys.setprofile(note)
+            try:
+                case.build(*tensors)
+            finally:
+                sys.setprofile(before)
+    return found
+
+
+def test_every_public_function_is_called_by_a_row() -> None:
+    called = called_by(case for cases in ROWS.values() for case in cases)
+    missing = {name for name, f in public_builders().items() if identity_of(f) not in called}
+    assert missing == NOT_IN_ROWS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(composed.CASES))
+def test_a_row_of_a_function_calls_it(name: str) -> None:
+    for case in composed.CASES[name]:
+        assert identity_of(public_builders()[name]) in called_by([case])
 
 
 def test_every_op_has_a_kernel() -> None:

@@ -16,6 +16,8 @@ from distgrad.workers import reference
 
 from .random_graphs import build, random_graph
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 
 def kinds(program: Program) -> list[str]:
     return [step.type for step in program.steps]
@@ -23,12 +25,6 @@ def kinds(program: Program) -> list[str]:
 
 def merged(*fetches: dg.Tensor, feeds: tuple[dg.Tensor, ...] = ()) -> list[str]:
     return kinds(merge_equal(lower(fetches, feeds)))
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Any:
-    with dg.Graph() as g:
-        yield g
 
 
 def test_equal_steps_are_computed_once() -> None:

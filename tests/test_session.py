@@ -8,7 +8,6 @@ import inspect
 import pickle
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -25,11 +24,7 @@ from distgrad.workers import reference
 
 from .support import f32, run
 
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
+pytestmark = pytest.mark.usefixtures("graph")
 
 
 # -- fetches -----------------------------------------------------------------------------------------------------

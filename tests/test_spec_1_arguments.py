@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph, outside
+from distgrad.graph import outside
 from distgrad.ops.builder import elementwise, make
 from distgrad.registry import define
 
 from .support import assert_values, f32, new_ops, run, unregistered
 
+pytestmark = pytest.mark.usefixtures("graph")
 G = dg.gradients
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 # -- 1.1 argument forms ------------------------------------------------------------------------------------------

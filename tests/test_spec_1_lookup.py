@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph
 from distgrad.ops.builder import make
 from distgrad.registry import define
 
 from .support import UNREGISTERED, assert_values, f32, new_ops, unregistered
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 G = dg.gradients
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 # -- 1.11 colocation ---------------------------------------------------------------------------------------------

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph
 from distgrad.ops.builder import make, same
 from distgrad.registry import define
 
 from .support import assert_values, f32, run
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 G = dg.gradients
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 # -- 1.3 overlaps and duplicates ---------------------------------------------------------------------------------

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph
 from distgrad.ops.builder import make, same
 from distgrad.registry import define
 
 from .support import assert_values, f32, new_ops, run, types, unregistered
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 G = dg.gradients
 TREES = [dg.AggregationMethod.EXPERIMENTAL_TREE, dg.AggregationMethod.EXPERIMENTAL_ACCUMULATE_N]
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 # -- 1.6 unconnected_gradients -----------------------------------------------------------------------------------

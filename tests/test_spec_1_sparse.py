@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph
 from distgrad.ops.builder import convert
 
 from .support import assert_values, f32, run
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 G = dg.gradients
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 def assert_slices(found: Any, values: Any, indices: Any, dense_shape: tuple[int, ...] | None) -> None:

@@ -72,6 +72,8 @@ def test_2_02_an_op_type_that_is_no_string_is_a_type_error(op_type: Any) -> None
 
 def test_2_02_the_op_type_need_not_exist() -> None:
     dg.RegisterGradient("Spec2Nowhere")(lambda op, g: g)
+    assert registry.registered("Spec2Nowhere")
+    assert "Spec2Nowhere" not in registry.OPS
 
 
 def test_2_02_the_empty_op_type_is_refused() -> None:

@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph, outside
+from distgrad.graph import outside
 from distgrad.testing import check_grads
 
 from .support import assert_values, f32, new_ops, run, unregistered
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 G = dg.gradients
 Point = collections.namedtuple("Point", ["x", "y"])
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 def scaled(factor: float) -> Any:

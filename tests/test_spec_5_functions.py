@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,10 @@ from distgrad.graph import check_graph, current_graph, outside
 
 from .support import assert_values, f32, new_ops, run, types, unregistered
 
+pytestmark = pytest.mark.usefixtures("graph")
+
 G = dg.gradients
 A = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 def bodies(graph: dg.Graph) -> list[Any]:

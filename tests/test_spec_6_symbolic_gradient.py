@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.graph import check_graph, outside
+from distgrad.graph import outside
 
 from .support import assert_values, f32, new_ops, run, types, unregistered
+
+pytestmark = pytest.mark.usefixtures("graph")
 
 G = dg.gradients
 F = np.float32
 SG = dg.raw_ops.SymbolicGradient
-
-
-@pytest.fixture(autouse=True)
-def graph() -> Iterator[dg.Graph]:
-    with dg.Graph() as g:
-        yield g
-    check_graph(g)
 
 
 @dg.Defun(F)

@@ -49,21 +49,33 @@ def real_only(infer: Infer) -> Infer:
 
 # -- arithmetic --------------------------------------------------------------------------------------------------
 
-add = binary("Add", np.add, "x + y, elementwise.")
-subtract = binary("Sub", np.subtract, "x - y, elementwise.", name="subtract")
-multiply = binary("Mul", np.multiply, "x * y, elementwise.", name="multiply")
-divide = binary("Div", np.true_divide, "x / y, elementwise.", name="divide")
+add = binary("Add", np.add, "x + y, elementwise.\n\n>>> add(1.0, 2.0)\narray(3.)")
+subtract = binary("Sub", np.subtract, "x - y, elementwise.\n\n>>> subtract(3, 1)\narray(2)", name="subtract")
+multiply = binary("Mul", np.multiply, "x * y, elementwise.\n\n>>> multiply(2.0, 3)\narray(6.)", name="multiply")
+divide = binary("Div", np.true_divide, "x / y, elementwise.\n\n>>> divide(1, 2)\narray(0.5)", name="divide")
 floor_divide = binary(
-    "FloorDiv", np.floor_divide, "The largest integer not above x / y.", real_only(elementwise), name="floor_divide"
+    "FloorDiv",
+    np.floor_divide,
+    "The largest integer not above x / y.\n\n>>> floor_divide(-7, 2)\narray(-4)",
+    real_only(elementwise),
+    name="floor_divide",
 )
 remainder = binary(
-    "Mod", np.remainder, "The remainder of floor_divide, with the sign of y.", real_only(elementwise), name="remainder"
+    "Mod",
+    np.remainder,
+    "The remainder of floor_divide, with the sign of y.\n\n>>> remainder(-7, 2)\narray(1)",
+    real_only(elementwise),
+    name="remainder",
 )
-maximum = binary("Maximum", np.maximum, "The larger of x and y; a tie gives its gradient to x.")
-minimum = binary("Minimum", np.minimum, "The smaller of x and y; a tie gives its gradient to x.")
-negative = unary("Neg", np.negative, "-x.", name="negative")
-square = unary("Square", np.square, "x * x.")
-reciprocal = unary("Reciprocal", np.reciprocal, "1 / x.")
+maximum = binary(
+    "Maximum", np.maximum, "The larger of x and y; a tie gives its gradient to x.\n\n>>> maximum(1.0, 2.0)\narray(2.)"
+)
+minimum = binary(
+    "Minimum", np.minimum, "The smaller of x and y; a tie gives its gradient to x.\n\n>>> minimum(1.0, 2.0)\narray(1.)"
+)
+negative = unary("Neg", np.negative, "-x.\n\n>>> negative(1.5)\narray(-1.5)", name="negative")
+square = unary("Square", np.square, "x * x.\n\n>>> square(3.0)\narray(9.)")
+reciprocal = unary("Reciprocal", np.reciprocal, "1 / x.\n\n>>> reciprocal(4.0)\narray(0.25)")
 no_gradient("FloorDiv")
 
 
@@ -151,25 +163,62 @@ def _comparable(x: Any, other: Any) -> Any:
     return x if limits.min <= x <= limits.max else math.copysign(math.inf, x)
 
 
-equal = _comparing("Equal", np.equal, "x == y, elementwise.")
-not_equal = _comparing("NotEqual", np.not_equal, "x != y, elementwise.")
-less = _comparing("Less", np.less, "x < y, elementwise.")
-less_equal = _comparing("LessEqual", np.less_equal, "x <= y, elementwise.")
-greater = _comparing("Greater", np.greater, "x > y, elementwise.")
-greater_equal = _comparing("GreaterEqual", np.greater_equal, "x >= y, elementwise.")
-logical_and = binary("LogicalAnd", np.logical_and, "Both x and y.", comparison, name="logical_and")
-logical_or = binary("LogicalOr", np.logical_or, "x or y or both.", comparison, name="logical_or")
-logical_xor = binary("LogicalXor", np.logical_xor, "Either x or y.", comparison, name="logical_xor")
+equal = _comparing("Equal", np.equal, "x == y, elementwise.\n\n>>> equal([1, 2], 2)\narray([False,  True])")
+not_equal = _comparing(
+    "NotEqual", np.not_equal, "x != y, elementwise.\n\n>>> not_equal([1, 2], 2)\narray([ True, False])"
+)
+less = _comparing("Less", np.less, "x < y, elementwise.\n\n>>> less([1, 2], 2)\narray([ True, False])")
+less_equal = _comparing(
+    "LessEqual", np.less_equal, "x <= y, elementwise.\n\n>>> less_equal([1, 2], 2)\narray([ True,  True])"
+)
+greater = _comparing("Greater", np.greater, "x > y, elementwise.\n\n>>> greater([1, 2], 1)\narray([False,  True])")
+greater_equal = _comparing(
+    "GreaterEqual", np.greater_equal, "x >= y, elementwise.\n\n>>> greater_equal([1, 2], 2)\narray([False,  True])"
+)
+logical_and = binary(
+    "LogicalAnd",
+    np.logical_and,
+    "Both x and y.\n\n>>> logical_and([True, False], True)\narray([ True, False])",
+    comparison,
+    name="logical_and",
+)
+logical_or = binary(
+    "LogicalOr",
+    np.logical_or,
+    "x or y or both.\n\n>>> logical_or([True, False], False)\narray([ True, False])",
+    comparison,
+    name="logical_or",
+)
+logical_xor = binary(
+    "LogicalXor",
+    np.logical_xor,
+    "Either x or y.\n\n>>> logical_xor([True, False], True)\narray([False,  True])",
+    comparison,
+    name="logical_xor",
+)
 
 
 def _boolean(x: Typed) -> tuple[Shape, DType]:
     return x.shape, BOOL
 
 
-logical_not = unary("LogicalNot", np.logical_not, "Not x.", _boolean, name="logical_not")
-isnan = unary("IsNan", np.isnan, "Where x is not a number.", _boolean)
-isinf = unary("IsInf", np.isinf, "Where x is infinite.", _boolean)
-isfinite = unary("IsFinite", np.isfinite, "Where x is neither infinite nor NaN.", _boolean)
+logical_not = unary(
+    "LogicalNot",
+    np.logical_not,
+    "Not x.\n\n>>> logical_not([True, False])\narray([False,  True])",
+    _boolean,
+    name="logical_not",
+)
+isnan = unary(
+    "IsNan", np.isnan, "Where x is not a number.\n\n>>> isnan([1.0, np.nan])\narray([False,  True])", _boolean
+)
+isinf = unary("IsInf", np.isinf, "Where x is infinite.\n\n>>> isinf([1.0, np.inf])\narray([False,  True])", _boolean)
+isfinite = unary(
+    "IsFinite",
+    np.isfinite,
+    "Where x is neither infinite nor NaN.\n\n>>> isfinite([1.0, np.inf])\narray([ True, False])",
+    _boolean,
+)
 
 
 def _integral(infer: Infer) -> Infer:
@@ -181,10 +230,30 @@ def _integral(infer: Infer) -> Infer:
     return check
 
 
-bitwise_and = binary("BitwiseAnd", np.bitwise_and, "x & y, bit by bit.", _integral(elementwise), name="bitwise_and")
-bitwise_or = binary("BitwiseOr", np.bitwise_or, "x | y, bit by bit.", _integral(elementwise), name="bitwise_or")
-bitwise_xor = binary("BitwiseXor", np.bitwise_xor, "x ^ y, bit by bit.", _integral(elementwise), name="bitwise_xor")
-invert = unary("Invert", np.invert, "~x, bit by bit; of a boolean its opposite.", _integral(same))
+bitwise_and = binary(
+    "BitwiseAnd",
+    np.bitwise_and,
+    "x & y, bit by bit.\n\n>>> bitwise_and(6, 3)\narray(2)",
+    _integral(elementwise),
+    name="bitwise_and",
+)
+bitwise_or = binary(
+    "BitwiseOr",
+    np.bitwise_or,
+    "x | y, bit by bit.\n\n>>> bitwise_or(6, 3)\narray(7)",
+    _integral(elementwise),
+    name="bitwise_or",
+)
+bitwise_xor = binary(
+    "BitwiseXor",
+    np.bitwise_xor,
+    "x ^ y, bit by bit.\n\n>>> bitwise_xor(6, 3)\narray(5)",
+    _integral(elementwise),
+    name="bitwise_xor",
+)
+invert = unary(
+    "Invert", np.invert, "~x, bit by bit; of a boolean its opposite.\n\n>>> invert(6)\narray(-7)", _integral(same)
+)
 
 for _type in (
     "Equal", "NotEqual", "Less", "LessEqual", "Greater", "GreaterEqual", "LogicalAnd", "LogicalOr", "LogicalXor",
@@ -212,11 +281,13 @@ def isclose(
 
 # -- rounding and sign -------------------------------------------------------------------------------------------
 
-floor = unary("Floor", np.floor, "The largest integer not above x.", real_only(same))
-ceil = unary("Ceil", np.ceil, "The smallest integer not below x.", real_only(same))
-trunc = unary("Trunc", np.trunc, "The integer part of x: rounded towards zero.", real_only(same))
-rint = unary("Rint", np.rint, "The nearest integer, halves to even.")
-sign = unary("Sign", np.sign, "-1, 0 or 1; of a complex number x / |x|.")
+floor = unary("Floor", np.floor, "The largest integer not above x.\n\n>>> floor(-1.5)\narray(-2.)", real_only(same))
+ceil = unary("Ceil", np.ceil, "The smallest integer not below x.\n\n>>> ceil(-1.5)\narray(-1.)", real_only(same))
+trunc = unary(
+    "Trunc", np.trunc, "The integer part of x: rounded towards zero.\n\n>>> trunc(-1.5)\narray(-1.)", real_only(same)
+)
+rint = unary("Rint", np.rint, "The nearest integer, halves to even.\n\n>>> rint([0.5, 1.5])\narray([0., 2.])")
+sign = unary("Sign", np.sign, "-1, 0 or 1; of a complex number x / |x|.\n\n>>> sign([-2.0, 0.0])\narray([-1.,  0.])")
 for _type in ("Floor", "Ceil", "Trunc", "Rint"):
     no_gradient(_type)
 
@@ -255,7 +326,12 @@ def _real_infer(x: Typed) -> tuple[Shape, DType]:
     return x.shape, real_dtype(x.dtype)
 
 
-abs = unary("Abs", np.absolute, "The absolute value; of a complex number its modulus. Flat at 0.", _real_infer)
+abs = unary(
+    "Abs",
+    np.absolute,
+    "The absolute value; of a complex number its modulus. Flat at 0.\n\n>>> abs([-2.0, 3.0])\narray([2., 3.])",
+    _real_infer,
+)
 
 
 @RegisterGradient("Abs")

@@ -37,10 +37,24 @@ from distgrad.types import trainable
 
 _pow = binary("Pow", np.power, "x to the power y.", name="power")
 arctan2 = binary(
-    "Atan2", np.arctan2, "The angle of the point (x2, x1): the ordinate first.", real_only(elementwise), name="arctan2"
+    "Atan2",
+    np.arctan2,
+    "The angle of the point (x2, x1): the ordinate first.\n\n>>> arctan2(1.0, 1.0)\narray(0.78539816)",
+    real_only(elementwise),
+    name="arctan2",
 )
-hypot = binary("Hypot", np.hypot, "sqrt(x**2 + y**2) without overflow. Flat at 0.", real_only(elementwise))
-logaddexp = binary("LogAddExp", np.logaddexp, "log(exp(x) + exp(y)) without overflow.", real_only(elementwise))
+hypot = binary(
+    "Hypot",
+    np.hypot,
+    "sqrt(x**2 + y**2) without overflow. Flat at 0.\n\n>>> hypot(3.0, 4.0)\narray(5.)",
+    real_only(elementwise),
+)
+logaddexp = binary(
+    "LogAddExp",
+    np.logaddexp,
+    "log(exp(x) + exp(y)) without overflow.\n\n>>> logaddexp(0.0, 0.0)\narray(0.69314718)",
+    real_only(elementwise),
+)
 
 
 def power(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -94,34 +108,42 @@ def _logaddexp_grad(op: Operation, g: Tensor) -> Any:
 
 # -- functions of one argument -----------------------------------------------------------------------------------
 
-exp = unary("Exp", np.exp, "e to the power x.")
-exp2 = unary("Exp2", np.exp2, "2 to the power x.")
-expm1 = unary("Expm1", np.expm1, "exp(x) - 1, exact for small x.")
-log = unary("Log", np.log, "The natural logarithm.")
-log2 = unary("Log2", np.log2, "The logarithm to base 2.")
-log10 = unary("Log10", np.log10, "The logarithm to base 10.")
-log1p = unary("Log1p", np.log1p, "log(1 + x), exact for small x.")
-sqrt = unary("Sqrt", np.sqrt, "The square root.")
-rsqrt = unary("Rsqrt", np.sqrt, "1 / sqrt(x).")
-cbrt = unary("Cbrt", np.cbrt, "The real cube root.", real_only(same))
-sin = unary("Sin", np.sin, "The sine of x in radians.")
-cos = unary("Cos", np.cos, "The cosine of x in radians.")
-tan = unary("Tan", np.tan, "The tangent of x in radians.")
-arcsin = unary("Asin", np.arcsin, "The inverse sine.", name="arcsin")
-arccos = unary("Acos", np.arccos, "The inverse cosine.", name="arccos")
-arctan = unary("Atan", np.arctan, "The inverse tangent.", name="arctan")
-sinh = unary("Sinh", np.sinh, "The hyperbolic sine.")
-cosh = unary("Cosh", np.cosh, "The hyperbolic cosine.")
-tanh = unary("Tanh", np.tanh, "The hyperbolic tangent.")
-arcsinh = unary("Asinh", np.arcsinh, "The inverse hyperbolic sine.", name="arcsinh")
-arccosh = unary("Acosh", np.arccosh, "The inverse hyperbolic cosine.", name="arccosh")
-arctanh = unary("Atanh", np.arctanh, "The inverse hyperbolic tangent.", name="arctanh")
-sigmoid = unary("Sigmoid", np.exp, "1 / (1 + exp(-x)), without overflow.")
+exp = unary("Exp", np.exp, "e to the power x.\n\n>>> exp(1.0)\narray(2.71828183)")
+exp2 = unary("Exp2", np.exp2, "2 to the power x.\n\n>>> exp2(3.0)\narray(8.)")
+expm1 = unary("Expm1", np.expm1, "exp(x) - 1, exact for small x.\n\n>>> expm1(1e-10)\narray(1.e-10)")
+log = unary("Log", np.log, "The natural logarithm.\n\n>>> log(10.0)\narray(2.30258509)")
+log2 = unary("Log2", np.log2, "The logarithm to base 2.\n\n>>> log2(8.0)\narray(3.)")
+log10 = unary("Log10", np.log10, "The logarithm to base 10.\n\n>>> log10(100.0)\narray(2.)")
+log1p = unary("Log1p", np.log1p, "log(1 + x), exact for small x.\n\n>>> log1p(1e-10)\narray(1.e-10)")
+sqrt = unary("Sqrt", np.sqrt, "The square root.\n\n>>> sqrt(9.0)\narray(3.)")
+rsqrt = unary("Rsqrt", np.sqrt, "1 / sqrt(x).\n\n>>> rsqrt(4.0)\narray(0.5)")
+cbrt = unary("Cbrt", np.cbrt, "The real cube root.\n\n>>> cbrt(-8.0)\narray(-2.)", real_only(same))
+sin = unary("Sin", np.sin, "The sine of x in radians.\n\n>>> sin(1.0)\narray(0.84147098)")
+cos = unary("Cos", np.cos, "The cosine of x in radians.\n\n>>> cos(1.0)\narray(0.54030231)")
+tan = unary("Tan", np.tan, "The tangent of x in radians.\n\n>>> tan(1.0)\narray(1.55740772)")
+arcsin = unary("Asin", np.arcsin, "The inverse sine.\n\n>>> arcsin(1.0)\narray(1.57079633)", name="arcsin")
+arccos = unary("Acos", np.arccos, "The inverse cosine.\n\n>>> arccos(0.0)\narray(1.57079633)", name="arccos")
+arctan = unary("Atan", np.arctan, "The inverse tangent.\n\n>>> arctan(1.0)\narray(0.78539816)", name="arctan")
+sinh = unary("Sinh", np.sinh, "The hyperbolic sine.\n\n>>> sinh(1.0)\narray(1.17520119)")
+cosh = unary("Cosh", np.cosh, "The hyperbolic cosine.\n\n>>> cosh(1.0)\narray(1.54308063)")
+tanh = unary("Tanh", np.tanh, "The hyperbolic tangent.\n\n>>> tanh(1.0)\narray(0.76159416)")
+arcsinh = unary(
+    "Asinh", np.arcsinh, "The inverse hyperbolic sine.\n\n>>> arcsinh(1.0)\narray(0.88137359)", name="arcsinh"
+)
+arccosh = unary(
+    "Acosh", np.arccosh, "The inverse hyperbolic cosine.\n\n>>> arccosh(2.0)\narray(1.3169579)", name="arccosh"
+)
+arctanh = unary(
+    "Atanh", np.arctanh, "The inverse hyperbolic tangent.\n\n>>> arctanh(0.5)\narray(0.54930614)", name="arctanh"
+)
+sigmoid = unary("Sigmoid", np.exp, "1 / (1 + exp(-x)), without overflow.\n\n>>> sigmoid(1.0)\narray(0.73105858)")
 # NumPy has no such functions; cbrt has the dtype rules that they would have
-erf = unary("Erf", np.cbrt, "The error function.", real_only(same))
-erfc = unary("Erfc", np.cbrt, "1 - erf(x), exact for large x.", real_only(same))
-lgamma = unary("Lgamma", np.cbrt, "The logarithm of |gamma(x)|.", real_only(same))
-digamma = unary("Digamma", np.cbrt, "The derivative of lgamma.", real_only(same))
+erf = unary("Erf", np.cbrt, "The error function.\n\n>>> erf(1.0)\narray(0.84270079)", real_only(same))
+erfc = unary("Erfc", np.cbrt, "1 - erf(x), exact for large x.\n\n>>> erfc(1.0)\narray(0.15729921)", real_only(same))
+lgamma = unary("Lgamma", np.cbrt, "The logarithm of |gamma(x)|.\n\n>>> lgamma(4.0)\narray(1.79175947)", real_only(same))
+digamma = unary(
+    "Digamma", np.cbrt, "The derivative of lgamma.\n\n>>> digamma(1.0)\narray(-0.57721566)", real_only(same)
+)
 _polygamma = define("Polygamma", real_only(same))
 
 

@@ -90,6 +90,8 @@ SPLIT = [
     _both("split", arr(2, 6), indices_or_sections=[1, 4, 4], axis=-1),
     _both("split", arr(5), indices_or_sections=[-2, 9]),
     _both("split", arr(3), indices_or_sections=[]),
+    _both("split", arr(0, 3), indices_or_sections=[1], axis=1),
+    _both("split", arr(0), indices_or_sections=2),
     _both("array_split", arr(7), indices_or_sections=3),
     _both("array_split", arr(2), indices_or_sections=3),
 ]
@@ -97,6 +99,7 @@ UNSTACK = [
     Case(dg.unstack, (arr(3, 2),), lambda x: tuple(x), complex=True),
     Case(lambda x: dg.unstack(x, axis=-1), (arr(2, 3),), lambda x: tuple(x.T), complex=True),
     Case(dg.unstack, (arr(2),), lambda x: tuple(x)),
+    Case(dg.unstack, (arr(2, 0),), lambda x: tuple(x)),
 ]
 REVERSE = [
     _both("flip", arr(2, 3)),
@@ -139,6 +142,9 @@ DIAGONAL = [
     _both("diag", arr(3, 4), k=7),
     _both("diagonal", arr(2, 3, 4), offset=1, axis1=-1, axis2=0),
     _both("diagonal", arr(2, 3, 4), offset=-1),
+    _both("diagonal", arr(0, 3)),
+    _both("diagonal", arr(0, 2, 3), axis1=1, axis2=2),
+    _both("trace", arr(0, 3)),
     _both("trace", arr(3, 3)),
     _both("trace", arr(2, 3, 4), offset=1, axis1=1, axis2=2),
 ]

@@ -13,6 +13,7 @@ from .case import Case, arr
 
 INTS = np.array([[-3, 0, 2], [7, 5, -1]])
 BOOLS = np.array([[True, False, True], [False, False, True]])
+COMPLEX = arr(2, 3) + 1j * arr(2, 3, seed=1)
 SPECIAL = np.array([0.0, -0.0, 1.5, -np.inf, np.inf, np.nan])
 
 
@@ -48,6 +49,11 @@ def flat(f: Any, reference: Any, *inputs: Any) -> list[Case]:
     return [Case(f, x if isinstance(x, tuple) else (x,), reference, order=0) for x in inputs]
 
 
+def constant(f: Any, reference: Any) -> list[Case]:
+    """A function of steps, whose gradients are zero: a matrix, a 0-d and an empty array."""
+    return [Case(f, (x,), reference) for x in (arr(2, 3), arr(), np.zeros((0, 3)))]
+
+
 def positive(*shape: int, seed: int = 0) -> Any:
     return arr(*shape, low=0.3, seed=seed)
 
@@ -73,6 +79,7 @@ CASES: dict[str, list[Case]] = {
     "Mod": [
         Case(dg.remainder, (np.array([2.5, -2.5, 3.75]), np.array([1.5, 2.0, -2.0])), np.remainder),
         Case(dg.remainder, (np.array([[2.5], [-2.5]]), np.array([1.5, 2.0, -0.7])), np.remainder),
+        Case(dg.remainder, (np.zeros((0, 3)), np.array([1.5, 2.0, -0.7])), np.remainder),
         *flat(dg.remainder, np.remainder, (INTS, 3), (INTS, -3)),
     ],
     "Maximum": [
@@ -167,27 +174,27 @@ CASES: dict[str, list[Case]] = {
         Case(lambda x: dg.polygamma(3, x), (arr(3, low=1.0),), lambda x: scipy.special.polygamma(3, x)),
     ],
     # rounding, sign, complex parts
-    "Floor": flat(dg.floor, np.floor, arr(2, 3), SPECIAL, INTS, np.zeros((0, 3))),
-    "Ceil": flat(dg.ceil, np.ceil, arr(2, 3), SPECIAL, INTS, np.zeros((0, 3))),
-    "Trunc": [*flat(dg.trunc, np.trunc, arr(2, 3), SPECIAL, INTS), *flat(dg.fix, np.fix, arr(2, 3))],
+    "Floor": [*constant(dg.floor, np.floor), *flat(dg.floor, np.floor, SPECIAL, INTS)],
+    "Ceil": [*constant(dg.ceil, np.ceil), *flat(dg.ceil, np.ceil, SPECIAL, INTS)],
+    "Trunc": [*constant(dg.trunc, np.trunc), *constant(dg.fix, np.fix), *flat(dg.trunc, np.trunc, SPECIAL, INTS)],
     "Rint": [
-        *flat(dg.rint, np.rint, arr(2, 3), np.array([0.5, 1.5, -0.5]), INTS, arr(3) + 2.5j),
+        *constant(dg.rint, np.rint),
+        *flat(dg.rint, np.rint, np.array([0.5, 1.5, -0.5]), INTS, arr(3) + 2.5j),
         *flat(lambda x: dg.round(x, 2), lambda x: np.round(x, 2), arr(2, 3)),
         *flat(lambda x: dg.round(x, -1), lambda x: np.round(x, -1), arr(2, 3) * 20, np.array([15, 25, -37])),
     ],
     "Sign": [
-        Case(dg.sign, (away(2, 3),), np.sign, complex=True),
-        *flat(dg.sign, np.sign, INTS, SPECIAL, np.zeros((0, 3))),
+        *[Case(dg.sign, (away(*shape),), np.sign, complex=True) for shape in ((2, 3), (), (0, 3))],
+        *flat(dg.sign, np.sign, INTS, SPECIAL),
     ],
     "Abs": [
-        Case(dg.abs, (away(2, 3),), np.abs, complex=True),
-        Case(dg.abs, (away(),), np.abs, complex=True),
-        *flat(dg.abs, np.abs, INTS, BOOLS, SPECIAL, np.zeros((0, 3))),
+        *[Case(dg.abs, (away(*shape),), np.abs, complex=True) for shape in ((2, 3), (), (0, 3))],
+        *flat(dg.abs, np.abs, INTS, BOOLS, SPECIAL),
         *flat(dg.fabs, np.fabs, arr(2, 3), INTS),
     ],
-    "Real": [Case(dg.real, (arr(2, 3) + 1j * arr(2, 3, seed=1),), np.real)],
-    "Imag": [Case(dg.imag, (arr(2, 3) + 1j * arr(2, 3, seed=1),), np.imag)],
-    "Conj": [Case(dg.conj, (arr(2, 3) + 1j * arr(2, 3, seed=1),), np.conj)],
+    "Real": [Case(dg.real, (z,), np.real) for z in (COMPLEX, COMPLEX[0, 0], COMPLEX[:0])],
+    "Imag": [Case(dg.imag, (z,), np.imag) for z in (COMPLEX, COMPLEX[0, 0], COMPLEX[:0])],
+    "Conj": [Case(dg.conj, (z,), np.conj) for z in (COMPLEX, COMPLEX[0, 0], COMPLEX[:0])],
     # choosing and casting
     "Select": [
         Case(dg.where, (BOOLS, arr(2, 3), arr(2, 3, seed=1)), np.where, complex=True),
@@ -200,7 +207,10 @@ CASES: dict[str, list[Case]] = {
     ],
     "Cast": [
         Case(lambda x: dg.cast(x, "complex128"), (arr(2, 3),), lambda x: x.astype(complex), float32=False),
-        Case(lambda x: dg.cast(x, "float64"), (arr(2, 3) + 1j * arr(2, 3, seed=1),), np.real, float32=False),
+        Case(lambda x: dg.cast(x, "complex128"), (arr(),), lambda x: x.astype(complex), float32=False),
+        Case(lambda x: dg.cast(x, "complex128"), (arr(0, 3),), lambda x: x.astype(complex), float32=False),
+        Case(lambda x: dg.cast(x, "float64"), (COMPLEX,), np.real, float32=False),
+        Case(lambda x: dg.cast(x, "int64"), (arr(),), lambda x: x.astype("int64"), order=0),
         Case(lambda x: dg.cast(x, "bool"), (np.array([0j, 1j, 1.0]),), lambda x: x.astype(bool), order=0),
         Case(lambda x: dg.cast(x, "int32"), (arr(2, 3),), lambda x: x.astype("int32"), order=0),
         Case(lambda x: dg.cast(x, "float32"), (INTS,), lambda x: x.astype("float32"), order=0),

@@ -127,9 +127,12 @@ CASES: dict[str, list[Case]] = {
         *flat(dg.argmin, np.argmin, arr(2, 3, 4), np.array([3, 1, 1]), arr(), BOOLS),
         *flat(dg.argmin, np.argmin, arr(2, 3, 4), EMPTY, axis=-1),
     ],
-    "Any": [*flat(dg.any, np.any, INTS, arr(2, 3), EMPTY, ~BOOLS), *flat(dg.any, np.any, INTS, ~BOOLS, axis=0)],
+    "Any": [
+        *flat(dg.any, np.any, INTS, arr(2, 3), arr(), np.array(False), EMPTY, ~BOOLS),
+        *flat(dg.any, np.any, INTS, ~BOOLS, axis=0),
+    ],
     "All": [
-        *flat(dg.all, np.all, INTS, arr(2, 3), EMPTY, BOOLS),
+        *flat(dg.all, np.all, INTS, arr(2, 3), arr(), np.array(False), EMPTY, BOOLS),
         *flat(dg.all, np.all, INTS, BOOLS, axis=(0, 1), keepdims=True),
         Case(dg.allclose, (arr(3), arr(3) + 1e-9), np.allclose, order=0),
     ],
