@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
+from distgrad.ops.arithmetic import floor
 from distgrad.ops.builder import as_dtype, cast, convert, has_tensor, make, promote, same, typed
 from distgrad.ops.control import full, identity, ones, zeros
 from distgrad.ops.diagonal import MATRIX_DIAG, diag, diagonal, diagonal_size, trace, tril, triu
@@ -323,9 +324,13 @@ def linspace(
     if not has_tensor((start, stop)):
         return convert(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), name=name)
     start, stop = promote(np.true_divide, start, stop)
-    ndim = max(len(start.shape), len(stop.shape))
-    share = np.linspace(0, 1, num, endpoint=endpoint, dtype=start.dtype).reshape(-1, *[1] * ndim)
-    made = (1 - share) * start + share * stop  # exact at both ends
+    delta, parts = stop - start, num - 1 if endpoint else num
+    steps = np.arange(num).astype(start.dtype).reshape(-1, *[1] * len(delta.shape))
+    made = steps * (delta / parts if parts > 0 else delta) + start  # NumPy's arithmetic, to the bit
+    if endpoint and num > 1:
+        made = concatenate([made[:-1], broadcast_to(stop, (1, *delta.shape))])
+    if dtype is not None and np.dtype(dtype).kind in "iu":
+        made = floor(made)
     return cast(made, made.dtype if dtype is None else dtype, name=name)
 
 

@@ -51,18 +51,30 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """A tensor of one number."""
+    """A tensor of one number.
+
+    >>> full(2, 0.5)
+    array([0.5, 0.5])
+    """
     dtype = np.asarray(fill_value).dtype if dtype is None else np.dtype(dtype)
     return make(_fill, (), {"shape": as_shape(shape), "dtype": dtype, "value": dtype.type(fill_value).item()}, name)
 
 
 def zeros(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
-    """A tensor of zeros."""
+    """A tensor of zeros.
+
+    >>> zeros(2)
+    array([0., 0.])
+    """
     return _filled(as_shape(shape), np.dtype(dtype), 0, name)
 
 
 def ones(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    >>> ones(2, "int32")
+    array([1, 1], dtype=int32)
+    """
     return _filled(as_shape(shape), np.dtype(dtype), 1, name)
 
 
@@ -82,28 +94,48 @@ for _type in ("Size", "Rank", "Shape", "ZerosLike", "OnesLike"):
 
 
 def size(x: Any, name: str | None = None) -> Tensor:
-    """The number of elements of x, as a tensor."""
+    """The number of elements of x, as a tensor.
+
+    >>> size([[1, 2, 3], [4, 5, 6]])
+    array(6)
+    """
     return make(_size, (typed(x),), NO_ATTRS, name)
 
 
 def rank(x: Any, name: str | None = None) -> Tensor:
-    """The number of axes of x, as a tensor."""
+    """The number of axes of x, as a tensor.
+
+    >>> rank([[1, 2, 3], [4, 5, 6]])
+    array(2)
+    """
     return make(_rank, (typed(x),), NO_ATTRS, name)
 
 
 def shape(x: Any, name: str | None = None) -> Tensor:
-    """The shape of x, as a tensor; `x.shape` is the tuple."""
+    """The shape of x, as a tensor; `x.shape` is the tuple.
+
+    >>> shape([[1, 2, 3], [4, 5, 6]])
+    array([2, 3])
+    """
     return make(_shape, (typed(x),), NO_ATTRS, name)
 
 
 def zeros_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """Zeros of the shape (and, unless given, dtype) of x."""
+    """Zeros of the shape (and, unless given, dtype) of x.
+
+    >>> zeros_like([1, 2])
+    array([0, 0])
+    """
     x = typed(x)
     return make(_zeros_like, (x,), {"dtype": x.dtype if dtype is None else np.dtype(dtype)}, name)
 
 
 def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """Ones of the shape (and, unless given, dtype) of x."""
+    """Ones of the shape (and, unless given, dtype) of x.
+
+    >>> ones_like([1, 2], float)
+    array([1., 1.])
+    """
     x = typed(x)
     return make(_ones_like, (x,), {"dtype": x.dtype if dtype is None else np.dtype(dtype)}, name)
 
@@ -118,14 +150,22 @@ no_gradient("StopGradient")
 
 
 def identity(x: Any, name: str | None = None) -> Any:
-    """x itself, as a new tensor; an IndexedSlices stays one."""
+    """x itself, as a new tensor; an IndexedSlices stays one.
+
+    >>> identity([1, 2])
+    array([1, 2])
+    """
     if isinstance(x, IndexedSlices):
         return x.with_values(identity(x.values, name=name))
     return make(_identity, (typed(x),), NO_ATTRS, name)
 
 
 def identity_n(xs: Sequence[Any], name: str | None = None) -> list[Tensor]:
-    """All of xs through one op with as many outputs."""
+    """All of xs through one op with as many outputs.
+
+    >>> identity_n([1, 2.5])
+    [array(1), array(2.5)]
+    """
     return make_n(IDENTITY_N, tuple(xs), NO_ATTRS, name)
 
 
@@ -140,7 +180,11 @@ def stop_gradient(x: Any, name: str | None = None) -> Tensor:
 
 
 def prevent_gradient(x: Any, message: str = "", name: str | None = None) -> Tensor:
-    """x itself, but differentiating through it is a LookupError with this message."""
+    """x itself, but differentiating through it is a LookupError with this message.
+
+    >>> prevent_gradient(3.0, "frozen")
+    array(3.)
+    """
     return make(_prevent, (typed(x),), {"message": str(message)}, name)
 
 
@@ -200,7 +244,13 @@ no_gradient("NoOp")
 
 
 def no_op(name: str | None = None) -> Operation:
-    """An operation that does nothing, to hang control dependencies on."""
+    """An operation that does nothing, to hang control dependencies on.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     dg.no_op().type
+    'NoOp'
+    """
     graph = current_graph()
     if graph is None:
         raise RuntimeError("no_op: there is no graph to put it in; build one with `with distgrad.Graph():`")
@@ -208,7 +258,13 @@ def no_op(name: str | None = None) -> Operation:
 
 
 def group(*inputs: Any, name: str | None = None) -> Operation:
-    """One operation that is done when all inputs (tensors, operations, nested lists of them) are."""
+    """One operation that is done when all inputs (tensors, operations, nested lists of them) are.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     len(dg.group(dg.constant(1.0), [dg.constant(2.0)]).control_inputs)
+    2
+    """
     flat = list(_producers(inputs))
     graph = flat[0].graph if flat else current_graph()
     if graph is None:
@@ -232,7 +288,11 @@ def _producers(inputs: Iterable[Any]) -> Iterable[Operation]:
 
 
 def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] = ()) -> list[Any]:
-    """A gate: the same tensors, none of which can be used before all of them are computed. None stays None."""
+    """A gate: the same tensors, none of which can be used before all of them are computed. None stays None.
+
+    >>> tuple_([1.0, None])
+    [1.0, None]
+    """
     if graph_for([*tensors, *control_inputs]) is None:
         return list(tensors)
     waited = [*_producers([*tensors, *control_inputs])]

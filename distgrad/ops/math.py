@@ -219,7 +219,11 @@ def deg2rad(x: Any, name: str | None = None) -> Tensor:
 
 
 def rad2deg(x: Any, name: str | None = None) -> Tensor:
-    """Radians as degrees."""
+    """Radians as degrees.
+
+    >>> rad2deg(np.pi)
+    array(180.)
+    """
     return multiply(*promote(np.rad2deg, x), 180 / math.pi, name=name)
 
 

@@ -125,12 +125,14 @@ CASES: dict[str, list[Case]] = {
     ],
     "linspace": [
         linspace(arr(), arr(seed=1), num=5),
-        linspace(arr(2, 1), arr(3), num=3),
+        linspace(arr() * 0 + 2.0, arr() * 0 + 7.0, num=4),
+        linspace(arr(2, 1), arr(3), num=4),
         linspace(arr(2), arr(2, seed=1), num=4, endpoint=False),
         linspace(arr(0, 2), arr(2), num=3),
         linspace(arr(), arr(seed=1), num=0),
         linspace(arr(), arr(seed=1), num=1),
-        linspace(I(2), I(7), num=5, order=0),
+        linspace(I(2), I(7), num=4, order=0),
+        linspace(arr(), arr(seed=1), num=4, dtype="int64", order=0),
         Case(lambda: dg.linspace(0, 1, 4), (), lambda: np.linspace(0, 1, 4), order=0),
     ],
     "zeros": [

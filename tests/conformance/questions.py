@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -68,14 +68,28 @@ def question(seed: int) -> Question:
     graph = random_graph(choose, OPS, max_nodes=10, lookups=choose((0, 0, 1, 2)))
     shapes = graph.shapes
     every = list(range(len(shapes)))
-    ys = [choose(graph.ends), *([choose(every)] if choose((True, False)) else [])]
+    largest = max(graph.ends, key=lambda v: len(behind(graph, [v])))
+    ys = [choose((largest, choose(graph.ends))), *([choose(every)] if choose((True, False)) else [])]
     xs = list(dict.fromkeys([choose(every) if choose((True, False, False)) else v for v in range(len(graph.leaves))]))
     rng = np.random.default_rng(seed)
     dtype = choose(("float64", "float64", "float64", "float32"))
     given = [rng.uniform(-1, 1, shapes[y]).astype(dtype) for y in ys] if choose((True, False)) else None
-    stops = [choose(stoppable(graph))] if choose((True, False, False)) else []
+    on_the_way = [v for v in stoppable(graph) if v in behind(graph, ys)] or stoppable(graph)
+    stops = [choose(on_the_way) for _ in range(choose((0, 0, 1, 2)))]
     unconnected, gate, aggregation = choose(("none", "zero")), choose((True, False)), choose((0, 1, 2))
     return Question(graph, dtype, ys, xs, given, stops, unconnected, gate, aggregation)
+
+
+def behind(graph: RandomGraph, ys: Sequence[int]) -> set[int]:
+    """The values that ys depend on, and ys."""
+    made = [node for node in graph.nodes for _ in node.shapes]
+    found, stack = set(ys), list(ys)
+    while stack:
+        v = stack.pop() - len(graph.leaves)
+        new = set(made[v].inputs) - found if v >= 0 else set()
+        found |= new
+        stack += new
+    return found
 
 
 def single_outputs(graph: RandomGraph) -> list[int]:

@@ -42,6 +42,7 @@ FLOORS = {
     "gradients dense": 1.0,
     "gradients sparse": 0.08,
     "in float32": 0.15,
+    "stopped on the way": 0.2,
     "with a custom gradient": 0.3,
     "with a call of a function": 0.3,
     "compared with JAX": 0.4,
@@ -116,6 +117,7 @@ class Comparison:
         counts, ops = self.counts, {node.op for node in q.graph.nodes}
         counts["raised" if isinstance(theirs, str) else "gave values"] += 1
         counts["in float32"] += q.dtype == "float32"
+        counts["stopped on the way"] += any(v >= len(q.graph.leaves) for v in q.stops)
         counts["with a custom gradient"] += any(op in SHARED and not op.startswith("Called") for op in ops)
         counts["with a call of a function"] += any(op in SHARED and op.startswith("Called") for op in ops)
         for g in [] if isinstance(theirs, str) else theirs.first:
