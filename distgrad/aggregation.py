@@ -16,7 +16,15 @@ Term = Tensor | IndexedSlices
 
 
 class AggregationMethod:
-    """How several gradients of one tensor are summed: all at once, or as a balanced tree of pairs."""
+    """How several gradients of one tensor are summed: all at once, or as a balanced tree of pairs.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph() as graph:
+    ...     x = dg.constant(1.0)
+    ...     g = dg.gradients(x + x + x + x, x, aggregation_method=dg.AggregationMethod.EXPERIMENTAL_TREE)
+    >>> [op.type for op in graph.ops].count("AddN")
+    3
+    """
 
     ADD_N = 0
     DEFAULT = ADD_N

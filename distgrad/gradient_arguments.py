@@ -19,7 +19,15 @@ from distgrad.types import Shape, repeats, trainable
 
 
 class UnconnectedGradients(enum.Enum):
-    """What `gradients` gives for an x that ys do not depend on: None, or zeros of its shape and dtype."""
+    """What `gradients` gives for an x that ys do not depend on: None, or zeros of its shape and dtype.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     a, b = dg.ones((1, 2)), dg.ones((3, 1))
+    ...     found = dg.gradients(b, a) + dg.gradients(b, a, unconnected_gradients=dg.UnconnectedGradients.ZERO)
+    >>> dg.Session().run(found)
+    [None, array([[0., 0.]])]
+    """
 
     NONE = "none"
     ZERO = "zero"

@@ -41,6 +41,13 @@ class Tensor:
     """One output of an operation: a static shape and dtype, and no value until something runs.
 
     NumPy's operators, methods and functions work on it and record ops.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((2, 3), "float32", name="x")
+    ...     y = x.T @ x
+    >>> y.shape, y.dtype, y.op.type
+    ((3, 3), dtype('float32'), 'MatMul')
     """
 
     __slots__ = ("dtype", "index", "op", "shape")
@@ -95,7 +102,14 @@ class Tensor:
 
 
 class Operation:
-    """One node: its type, what it reads, what it makes, and the user's line that made it."""
+    """One node: its type, what it reads, what it makes, and the user's line that made it.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     op = dg.sum(dg.ones((2, 3)), axis=0, name="total").op
+    >>> op.name, op.type, op.attrs["axis"], [t.shape for t in op.outputs]
+    ('total', 'Sum', (0,), [(3,)])
+    """
 
     __slots__ = (
         "_code", "_lasti", "attrs", "control_inputs", "device", "gradient", "graph", "id", "inputs", "name",
@@ -432,7 +446,19 @@ def _producer(x: Tensor | Operation) -> Operation:
 
 
 def check_graph(graph: Graph) -> Graph:
-    """The invariants that every walk relies on; raises ValueError at the first that does not hold."""
+    """The invariants that every walk relies on; raises ValueError at the first that does not hold.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph() as graph:
+    ...     x = dg.constant(1.0)
+    ...     y = dg.exp(x)
+    >>> check_graph(graph)
+    <Graph of 2 ops>
+    >>> y.op.inputs = (y,)
+    >>> check_graph(graph)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: <Operation 'Exp' ...> reads <Tensor 'Exp:0' ...>, which is not an earlier tensor of the same graph
+    """
     names: set[str] = set()
     for i, op in enumerate(graph.ops):
         if op.id != i or op.graph is not graph:

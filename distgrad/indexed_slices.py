@@ -41,6 +41,13 @@ class IndexedSlices:
     """Rows `values[i]` that belong at `indices[i]` of a tensor of shape `dense_shape`; equal indices add up.
 
     Any op that needs a dense tensor makes one (it must then know `dense_shape`).
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     table = dg.ones((1000, 2))
+    ...     (g,) = dg.gradients(dg.gather(table, [3, 3]), table)
+    >>> g.dense_shape, g.values.shape
+    ((1000, 2), (2, 2))
     """
 
     __slots__ = ("dense_shape", "indices", "values")

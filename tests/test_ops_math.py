@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -255,3 +257,13 @@ def test_sinc_has_finite_gradients_where_its_square_overflows(dtype: str) -> Non
     f = dg.grad(lambda x: dg.sum(dg.sinc(x)))
     assert np.isfinite(f(x)).all()
     assert np.isfinite(dg.grad(lambda x: dg.sum(f(x)))(x)).all()
+
+
+@pytest.mark.parametrize("f", [dg.sqrt, dg.log2, dg.erf, dg.nn.elu, dg.std, lambda x: 2 * x + 0.5])
+def test_python_numbers_adapt_to_bfloat16_in_values_and_gradients(f: Callable[..., Any]) -> None:
+    short = np.dtype(ml_dtypes.bfloat16)
+    with dg.Graph():
+        x = dg.constant(np.array([0.5, 2.0], short))
+        (g,) = dg.gradients(f(x), x)
+    assert g.dtype == short
+    assert dg.Session().run(g).dtype == short

@@ -119,6 +119,13 @@ def test_1_77_no_error_upstream_of_x_or_at_x_itself() -> None:
     assert_values(G(u, u), [1.0])
 
 
+def test_1_76_an_op_that_xs_lead_to_only_through_stop_gradients_needs_none() -> None:
+    """TensorFlow raises: what it calls between xs and ys does not end at `stop_gradients`."""
+    x, z = f32(3.0), f32(4.0)
+    m = 2 * x
+    assert_values(G(unregistered(m) * z, [x, z], stop_gradients=m), [None, 6.0])
+
+
 def test_1_77_no_error_when_it_is_stopped() -> None:
     x = f32(3.0)
     u = unregistered(x)

@@ -16,7 +16,7 @@ from distgrad import runtime
 from distgrad.errors import here
 from distgrad.graph import NO_ATTRS, Attrs, FuncGraph, Graph, Tensor, _context
 from distgrad.registry import OpDef, define
-from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, native, spec_of
+from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, native, spec_of, trainable
 
 _SCALARS = (bool, int, float, complex)
 
@@ -193,9 +193,15 @@ def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
     return ins[0] if out.kind != ins[0].kind == "c" else out
 
 
+def _adapted(xs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Python numbers beside bfloat16 in its dtype: NumPy does not know it for a float and would make float32 of both."""
+    short = next((x.dtype for x in xs if type(x) not in _SCALARS and x.dtype.kind == "V" and trainable(x.dtype)), None)
+    return xs if short is None else tuple([np.asarray(x, short) if type(x) in (int, float) else x for x in xs])
+
+
 def promote(ufunc: np.ufunc, *xs: Any, name: str | None = None) -> tuple[Any, ...]:
     """Operands cast to the dtype in which NumPy would compute `ufunc`; Python numbers adapt to the others."""
-    xs = tuple(x if type(x) in _SCALARS else typed(x) for x in xs)
+    xs = _adapted(tuple([x if type(x) in _SCALARS else typed(x) for x in xs]))
     try:
         dtype = loop_dtype(ufunc, *[_kind(x) for x in xs])
     except TypeError:
@@ -206,7 +212,7 @@ def promote(ufunc: np.ufunc, *xs: Any, name: str | None = None) -> tuple[Any, ..
 
 def common(*xs: Any) -> tuple[Any, ...]:
     """Operands cast to their common dtype (np.result_type), for ops that combine without computing."""
-    xs = tuple(x if type(x) in _SCALARS else typed(x) for x in xs)
+    xs = _adapted(tuple([x if type(x) in _SCALARS else typed(x) for x in xs]))
     dtype = np.result_type(*[x if type(x) in _SCALARS else x.dtype for x in xs])
     return tuple([as_dtype(x, dtype) for x in xs])
 

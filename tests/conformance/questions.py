@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tests.conformance.tables import OPS
+from tests.conformance.tables import OPS, RAISING
 from tests.random_graphs import RandomGraph, random_graph, seeded
 
 
@@ -68,16 +68,25 @@ def question(seed: int) -> Question:
     graph = random_graph(choose, OPS, max_nodes=10, lookups=choose((0, 0, 1, 2)))
     shapes = graph.shapes
     every = list(range(len(shapes)))
+    raising = [v for v, op in enumerate(made_by(graph)) if op in RAISING]
     largest = max(graph.ends, key=lambda v: len(behind(graph, [v])))
-    ys = [choose((largest, choose(graph.ends))), *([choose(every)] if choose((True, False)) else [])]
+    ys = [
+        choose((largest, largest, choose(graph.ends))),
+        *([choose(raising or every)] if choose((True, False)) else []),
+    ]
     xs = list(dict.fromkeys([choose(every) if choose((True, False, False)) else v for v in range(len(graph.leaves))]))
     rng = np.random.default_rng(seed)
     dtype = choose(("float64", "float64", "float64", "float32"))
     given = [rng.uniform(-1, 1, shapes[y]).astype(dtype) for y in ys] if choose((True, False)) else None
     on_the_way = [v for v in stoppable(graph) if v in behind(graph, ys)] or stoppable(graph)
-    stops = [choose(on_the_way) for _ in range(choose((0, 0, 1, 2)))]
+    stops = [choose(on_the_way) for _ in range(choose((0, 0, 0, 1, 2)))]
     unconnected, gate, aggregation = choose(("none", "zero")), choose((True, False)), choose((0, 1, 2))
     return Question(graph, dtype, ys, xs, given, stops, unconnected, gate, aggregation)
+
+
+def made_by(graph: RandomGraph) -> list[str | None]:
+    """The op that makes each value; None for the leaves."""
+    return [*(None for _ in graph.leaves), *(node.op for node in graph.nodes for _ in node.shapes)]
 
 
 def behind(graph: RandomGraph, ys: Sequence[int]) -> set[int]:
@@ -101,9 +110,8 @@ def single_outputs(graph: RandomGraph) -> list[int]:
 def stoppable(graph: RandomGraph) -> list[int]:
     """Where `stop_gradients` is one thing to all: TensorFlow cuts all outputs of an op, but those of a call not at all
     (docs/differences.md)."""
-    made = ["", *(node.op for node in graph.nodes for _ in node.shapes)]
-    first = len(graph.leaves) - 1
-    return [v for v in single_outputs(graph) if not made[max(v - first, 0)].startswith("Called")]
+    made = made_by(graph)
+    return [v for v in single_outputs(graph) if not (made[v] or "").startswith("Called")]
 
 
 def attempt(call: Callable[[], Any]) -> Any:
