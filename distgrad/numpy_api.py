@@ -115,9 +115,7 @@ EXTRA: dict[str, Function] = {
 def _families() -> dict[str, Function]:
     """The public functions of the op families, by the name that NumPy would have for them."""
     modules = {"": (array, control, index, math, matmul, reduce), "linalg.": (linalg,)}
-    found = {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
-    del found["linspace"]  # of numbers only
-    return found
+    return {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
 
 
 def numpy_function(path: str) -> Any:

@@ -162,6 +162,7 @@ ROWS = (
     Row("np.nansum(x, axis=0)"),
     Row("np.nanmean(x, axis=0)"),
     Row("np.trapezoid(x, v)"),
+    Row("np.linspace(u, v, 4)"),
     Row("np.diff(x, n=2)"),
     Row("np.max(x, axis=1)", 2, "equal elements share the gradient"),
     Row("np.min(x, axis=1)", 2, "equal elements share the gradient"),

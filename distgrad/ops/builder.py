@@ -194,7 +194,7 @@ def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
 
 
 def _adapted(xs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Python numbers beside bfloat16 in its dtype: NumPy does not know it for a float and would make float32 of both."""
+    """Python numbers in the dtype of a bfloat16 beside them, which NumPy does not know for a float."""
     short = next((x.dtype for x in xs if type(x) not in _SCALARS and x.dtype.kind == "V" and trainable(x.dtype)), None)
     return xs if short is None else tuple([np.asarray(x, short) if type(x) in (int, float) else x for x in xs])
 
