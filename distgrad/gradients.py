@@ -33,7 +33,7 @@ from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import OPS, gradient_function
 from distgrad.types import Shape, repeats, trainable
 
-__all__ = ["AggregationMethod", "UnconnectedGradients", "checked", "gradients", "sum_to"]
+__all__ = ["AggregationMethod", "UnconnectedGradients", "checked", "gradients", "gradients_of_part", "sum_to"]
 
 
 def gradients(
@@ -73,7 +73,31 @@ def gradients(
     [[array(3.), array(1.)], [array(1.), array(1.)]]
     """
     zero = wants_zeros(unconnected_gradients)
-    ys, xs, stops = as_list(ys, "ys"), as_list(xs, "xs"), as_list(stop_gradients, "stop_gradients")
+    stops = as_list(stop_gradients, "stop_gradients")
+    return _gradients(ys, xs, grad_ys, name, gate_gradients, aggregation_method, stops, zero, within=False)
+
+
+def gradients_of_part(ys: Any, xs: Any, grad_ys: Any, stop_gradients: Sequence[Tensor]) -> list[Any]:
+    """gradients() of the part of a graph that begins at `stop_gradients`, at the cost of that part alone.
+
+    It does not look behind what is stopped. So it does not know, as gradients() must, of an op without gradient whether
+    xs lead to it through something stopped, and asks for no rule there. Zeros where nothing is connected.
+    """
+    return _gradients(ys, xs, grad_ys, "gradients", False, None, stop_gradients, zero=True, within=True)
+
+
+def _gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any,
+    name: str | None,
+    gate: Any,
+    method: Any,
+    stops: Sequence[Any],
+    zero: bool,
+    within: bool,
+) -> list[Term | None]:
+    ys, xs = as_list(ys, "ys"), as_list(xs, "xs")
     graph = graph_of(ys, xs)
     with graph, graph.name_scope("gradients" if name is None else name) as scope, _backward_context(graph):
         ys = [as_tensor(y, f"y_{i}", "ys") for i, y in enumerate(ys)]
@@ -81,8 +105,8 @@ def gradients(
         stopped = {as_stop(t) for t in stops}
         seeds = first_gradients(grad_ys, ys)
         entered = not name or name.endswith("/")  # not a new scope: its names may be taken
-        walk = _Backward(graph, ys, xs, scope, entered, summing(aggregation_method), bool(gate_gradients))
-        found = walk.run(seeds, stopped)
+        walk = _Backward(graph, ys, xs, scope, entered, summing(method), bool(gate))
+        found = walk.run(seeds, stopped, _between(ys, xs, stopped if within else set()))
     with graph:
         return [found[x] if x in found else zeros(x.shape, x.dtype) if zero else None for x in xs]
 
@@ -110,11 +134,10 @@ class _Backward:
         #: What has reached each tensor so far, in the order in which it came.
         self.terms: dict[Tensor, list[Term]] = {}
 
-    def run(self, seeds: list[Term], stopped: set[Tensor]) -> dict[Tensor, Term]:
+    def run(self, seeds: list[Term], stopped: set[Tensor], pending: dict[Operation, int]) -> dict[Tensor, Term]:
         terms, ys, xs = self.terms, self.ys, self.xs
         for y, seed in zip(ys, seeds, strict=True):
             terms.setdefault(y, []).append(seed)
-        pending = _between(ys, xs, stopped)
         leaves = _leaves(xs, pending)
         wanted = set(xs)
         found: dict[Tensor, Term] = {}
@@ -217,17 +240,17 @@ def _backward_context(graph: Graph) -> Iterator[None]:
 # -- what lies between -------------------------------------------------------------------------------------------
 
 
-def _between(ys: Sequence[Tensor], xs: Sequence[Tensor], stopped: set[Tensor]) -> dict[Operation, int]:
+def _between(ys: Sequence[Tensor], xs: Sequence[Tensor], borders: set[Tensor]) -> dict[Operation, int]:
     """The ops on a path from xs to ys, and how many reads of each come from the others.
 
-    Walks back from ys but never past the oldest x (creation order is topological, over all graphs) or a stopped tensor,
+    Walks back from ys but never past the oldest x (creation order is topological, over all graphs) or a border,
     forward over what it saw to keep what xs reach, and back again over that: the cost is that of the part of ys'
     history that is younger than xs, whatever else the graph holds. The last walk leaves out what only an integer leads
     to: no gradient comes back there.
     """
     sources = {x.op for x in xs}
     oldest = min([op.order for op in sources], default=math.inf)
-    ends = {t.op for t in stopped if stopped.issuperset(t.op.outputs)}
+    ends = {t.op for t in borders if borders.issuperset(t.op.outputs)}
     seen = {y.op for y in ys if y.op.order >= oldest}
     stack = [op for op in seen if op not in ends]
     while stack:

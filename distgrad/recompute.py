@@ -8,7 +8,7 @@ from typing import Any
 
 from distgrad import nest
 from distgrad.custom_gradient import Decorated, Function, apply, cut, name_of, renamed, variables_behind
-from distgrad.gradients import gradients
+from distgrad.gradients import gradients_of_part
 from distgrad.graph import Graph, Operation, Tensor, current_graph
 from distgrad.ops.builder import cast, convert
 from distgrad.types import spec_of
@@ -101,13 +101,8 @@ def _second_pass(
     # A handle is as old as the graph, and gradients() looks at all that is younger: most variables do with their read.
     elsewhere = set(variables_behind(ys, [*xs, *held.values()], begin))
     wrt = [held[v] if v in held and v not in elsewhere else v.__handle__() for v in variables]
-    return gradients(
-        [y for y, _ in known],
-        [*xs, *wrt],
-        [dy for _, dy in known],
-        stop_gradients=xs,  # what lies behind an argument gets its gradient through the argument
-        unconnected_gradients="zero",
-    )
+    # What lies behind an argument gets its gradient through the argument.
+    return gradients_of_part([y for y, _ in known], [*xs, *wrt], [dy for _, dy in known], stop_gradients=xs)
 
 
 def _refuse_assigns(f: Function, ops: Iterable[Operation]) -> None:

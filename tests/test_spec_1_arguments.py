@@ -107,10 +107,12 @@ def test_1_09_a_graph_that_is_not_the_current_one_gets_the_new_ops(graph: dg.Gra
 
 
 def test_1_09_a_graph_needs_no_context_when_the_tensors_have_one() -> None:
-    x = f32(3.0)
+    x, z = f32(3.0), f32(4.0)
     y = x * x
     with outside():
-        assert_values(G(y, x, unconnected_gradients="zero"), [6.0])
+        found = G(y, [x, z], unconnected_gradients="zero")
+        assert [g.graph is x.graph for g in found] == [True, True]
+        assert_values(found, [6.0, 0.0])
 
 
 def test_1_10_a_variable_as_x_collects_the_gradients_of_all_its_reads() -> None:

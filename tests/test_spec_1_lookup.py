@@ -119,11 +119,11 @@ def test_1_77_no_error_upstream_of_x_or_at_x_itself() -> None:
     assert_values(G(u, u), [1.0])
 
 
-def test_1_76_an_op_that_xs_lead_to_only_through_stop_gradients_needs_none() -> None:
-    """TensorFlow raises: what it calls between xs and ys does not end at `stop_gradients`."""
+def test_1_76_what_is_stopped_upstream_does_not_take_an_op_out_of_between() -> None:
     x, z = f32(3.0), f32(4.0)
     m = 2 * x
-    assert_values(G(unregistered(m) * z, [x, z], stop_gradients=m), [None, 6.0])
+    with pytest.raises(LookupError, match="TestUnregistered"):
+        G(unregistered(m) * z, [x, z], stop_gradients=m)
 
 
 def test_1_77_no_error_when_it_is_stopped() -> None:
