@@ -28,12 +28,13 @@ test: check  ## run the checks, then the tests (ARGS="-k name" for some)
 	$(VENV)/bin/python -m pytest -n 2 $(ARGS)
 
 # mypy and import-linter run inside a fresh normal install, where the three folders are one package; from the root they would
-# find distgrad/ alone. All of build/ goes first: setuptools would pack deleted modules again from a stale build/lib.
+# find distgrad/ alone. All of build/ goes first: setuptools would pack deleted modules again from a stale build/lib. mypy keeps no
+# cache: it takes a file that was installed anew for another one, and then reports errors that are not there.
 check: $(DEV_READY)  ## lint, check types and layers
 	$(VENV)/bin/ruff check .
 	rm -rf build
 	$(VENV)/bin/python $(PIP_INSTALL) --no-deps --no-build-isolation --no-compile --target build/check .
-	cd build/check && ../../$(VENV)/bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache -p distgrad
+	cd build/check && ../../$(VENV)/bin/mypy --config-file ../../pyproject.toml --cache-dir /dev/null -p distgrad
 	cd build/check && ../../$(VENV)/bin/lint-imports --config ../../pyproject.toml --cache-dir ../../.import_linter_cache --no-logo
 
 bench: $(PEERS_READY)  ## time graph building beside TensorFlow and JAX
