@@ -94,7 +94,7 @@ def as_x(x: Any, name: str) -> Tensor:
 def as_stop(t: Any) -> Tensor:
     if not isinstance(t, Tensor | IndexedSlices) and not hasattr(t, "__handle__"):
         raise TypeError(f"gradients: stop_gradients must be a tensor or a list of tensors, got {t!r}")
-    return as_x(t.values if isinstance(t, IndexedSlices) else t, "stop")
+    return as_x(t, "stop")
 
 
 def first_gradients(grad_ys: Any, ys: Sequence[Tensor]) -> list[Term]:

@@ -59,6 +59,8 @@ def _weighted(f: Callable[..., Any], rng: np.random.Generator) -> Callable[..., 
     def scalar(*args: Any) -> Any:
         results = [convert(y) for y in nest.flatten(f(*args)) if y is not None]
         results = [y for y in results if trainable(y.dtype)]
+        if not results:
+            raise ValueError("check_grads: f gives nothing of a float or complex dtype, so there is nothing to check")
         if not weights:
             weights.extend(random_like(y, rng) for y in results)
         return add_n([real(reduce_sum(y * conj(w))) for y, w in zip(results, weights, strict=True)])

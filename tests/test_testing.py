@@ -215,3 +215,8 @@ def test_tolerances_are_those_given() -> None:
     check_grads(nearly, [np.array(0.7)], order=1, rtol=0, atol=2e-3)
     with pytest.raises(AssertionError, match=FIRST):
         check_grads(nearly, [np.array(0.7)], order=1, rtol=5e-4, atol=0)
+
+
+def test_a_function_of_integers_alone_has_nothing_to_check() -> None:
+    with pytest.raises(ValueError, match="check_grads: f gives nothing of a float or complex dtype"):
+        check_grads(lambda x: dg.argmax(x), [np.array([1.0, 2.0])])
