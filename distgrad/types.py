@@ -73,10 +73,6 @@ def trainable(dtype: DType) -> bool:
     return dtype.kind in "fc" or dtype.name == "bfloat16"
 
 
-def is_complex(x: Typed) -> bool:
-    return x.dtype.kind == "c"
-
-
 def real_dtype(dtype: DType) -> DType:
     """The dtype of the real part: float32 for complex64, itself for anything real."""
     return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype

@@ -44,7 +44,7 @@ class Program:
     types: tuple[Spec, ...]
     feeds: tuple[int, ...]
     fetches: tuple[int, ...]
-    #: Variables by name of their handle step's attribute, in the order of first use.
+    #: The keys of the variables that steps read or assign, in the order of first use.
     variables: tuple[Any, ...] = ()
 
     @property
