@@ -80,9 +80,9 @@ class Session:
     def _execute(self, program: Program, feeds: Sequence[Array], graph: Graph) -> list[Array]:
         """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
         variables = {v.key: v for v in graph.handles}
-        with _STATE if program.assigns else nullcontext():  # what assigns has the state to itself till it commits
+        with _STATE if program.writes else nullcontext():  # what assigns has the state to itself till it commits
             with _STATE:
-                state = {key: variables[key]._value for key in program.variables}
+                state = {key: variables[key]._value for key, _ in program.reads}
             values, writes = reference.run(program, feeds, state)
             with _STATE:
                 for key, value in writes.items():

@@ -19,8 +19,8 @@ SMALL = 1024
 def merge_equal(program: Program) -> Program:
     """Compute once what several steps compute from the same values (common subexpressions).
 
-    The gradient of a call copies the forward body, so most of what it merges is that. Steps that touch state are left
-    alone, and so are steps that wait for others: `recompute_grad` computes again on purpose, and says so by waiting.
+    The gradient of a call copies the forward body, so most of what it merges is that. Steps that wait
+    for others are left alone: `recompute_grad` computes again on purpose, and says so by waiting.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler import lower
@@ -49,7 +49,8 @@ def merge_equal(program: Program) -> Program:
     if len(kept) == len(program.steps):
         return program
     fetches = tuple(alias.get(v, v) for v in program.fetches)
-    return check_program(replace(program, steps=tuple(kept), fetches=fetches))
+    writes = tuple((key, alias.get(v, v)) for key, v in program.writes)
+    return check_program(replace(program, steps=tuple(kept), fetches=fetches, writes=writes))
 
 
 def _moved(step: Step, alias: Mapping[int, int], place: Sequence[int]) -> Step:

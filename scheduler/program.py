@@ -1,13 +1,14 @@
 """Program: a graph made flat. Steps refer to values by integer id, function bodies are laid out in place.
 
 `lower` takes what is to be fetched and what is fed, and keeps only the ops that are needed. The order of steps is the
-order of creation, which is a topological order; among the reads and assigns of one variable it is what defines the
-result.
+order of creation, which is a topological order. Variables are gone after it: a read is the value that the order of
+creation says (the variable's own, or what was assigned last), and what a program writes is a list of values. So every
+step is a pure function of its inputs, and only data and `after` order the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,20 @@ from distgrad.types import Spec
 #: Op types whose value comes from outside: a feed, or the inputs of the call.
 ARGUMENTS = ("Placeholder", "Capture")
 
+#: The op type of a group of steps that runs as one.
+FUSED = "Fused"
+
+#: Op types that become the reads and writes of a program.
+STATE = ("VarHandle", "ReadVariable", "Assign")
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One op of a program: what it reads and makes by value id, and the steps it must follow beside those."""
+    """One op of a program: what it reads and makes by value id, and the steps it must follow beside those.
+
+    A step of type Fused stands for the steps in its body, run as one: `inputs` is what the body reads from outside,
+    `outputs` what others read of it. The values in between have ids and types as all others.
+    """
 
     type: str
     inputs: tuple[int, ...]
@@ -34,6 +45,7 @@ class Step:
     source: Source
     name: str
     device: str | None = None
+    body: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +56,35 @@ class Program:
     types: tuple[Spec, ...]
     feeds: tuple[int, ...]
     fetches: tuple[int, ...]
-    #: The keys of the variables that steps read or assign, in the order of first use.
-    variables: tuple[Any, ...] = ()
+    #: (key of a variable, the id under which its value comes in), and (key, id of the value that it gets).
+    reads: tuple[tuple[str, int], ...] = ()
+    writes: tuple[tuple[str, int], ...] = ()
 
     @property
-    def assigns(self) -> bool:
-        return any(step.type == "Assign" for step in self.steps)
+    def given(self) -> tuple[int, ...]:
+        """The values that come from outside."""
+        return (*self.feeds, *(v for _, v in self.reads))
+
+    @property
+    def wanted(self) -> tuple[int, ...]:
+        """The values that must be there at the end."""
+        return (*self.fetches, *(v for _, v in self.writes))
 
     def __str__(self) -> str:
         """One step per line, as graphs print."""
         lines = [f"%{i} {self.types[i]} = Feed()" for i in self.feeds]
+        lines += [f"%{i} {self.types[i]} = Read({key!r})" for key, i in self.reads]
         for step in self.steps:
-            made = ", ".join(f"%{i} {self.types[i]}" for i in step.outputs)
-            read = ", ".join([*(f"%{i}" for i in step.inputs), *format_attrs(step.attrs)])
-            lines.append(f"{made or step.name} = {step.type}({read})  # {step.source}")
+            lines.append(_line(step, self.types))
+            lines += [f"    {_line(inner, self.types)}" for inner in step.body]
+        lines += [f"Write({key!r}, %{i})" for key, i in self.writes]
         return "\n".join([*lines, f"return {', '.join(f'%{i}' for i in self.fetches)}"])
+
+
+def _line(step: Step, types: Sequence[Spec]) -> str:
+    made = ", ".join(f"%{i} {types[i]}" for i in step.outputs)
+    read = ", ".join([*(f"%{i}" for i in step.inputs), *format_attrs(step.attrs)])
+    return f"{made or step.name} = {step.type}({read})  # {step.source}"
 
 
 def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequence[Operation] = ()) -> Program:
@@ -75,17 +101,20 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
     """
     flat = _Flattener(feeds)
     fetched, keep = flat.run(fetches, effects)
-    steps = _prune(flat.steps, fetched, keep)
-    _check_fed(flat.unfed, steps, fetched)
-    variables = tuple(dict.fromkeys(s.attrs["key"] for s in steps if s.type in ("ReadVariable", "Assign")))
-    return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, variables))
+    writes = tuple(flat.writes.items())
+    wanted = (*fetched, *flat.writes.values())
+    steps = _prune(flat.steps, wanted, keep)
+    used = {*wanted, *(v for step in steps for v in step.inputs)}
+    _check_fed(flat.unfed, used)
+    reads = tuple([(key, v) for key, v in flat.reads.items() if v in used])
+    return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, reads, writes))
 
 
-def _check_fed(unfed: Mapping[int, Operation], steps: Sequence[Step], fetched: Sequence[int]) -> None:
+def _check_fed(unfed: Mapping[int, Operation], used: Container[int]) -> None:
     """A placeholder without a value is an error if something reads it, which only the pruned steps tell."""
     if unfed:
-        for v in (*fetched, *(v for step in steps for v in step.inputs)):
-            if v in unfed:
+        for v in unfed:
+            if v in used:
                 raise ValueError(_unfed_text(unfed[v]))
 
 
@@ -127,6 +156,9 @@ class _Flattener:
         self.feeds = [self.ids[t] for t in feeds]
         self.maker: dict[int, int] = {}
         self.unfed: dict[int, Operation] = {}
+        self.reads: dict[str, int] = {}
+        self.writes: dict[str, int] = {}
+        self.keep: list[int] = []
 
     def new_id(self, t: Tensor) -> int:
         self.types.append(t.spec)
@@ -146,7 +178,8 @@ class _Flattener:
                 frames.append(self.open(op, frame))
             else:
                 self.emit(op, frame)
-        return tuple(self.ids[t] for t in fetches), [i for op in effects for i in root.steps_of.get(op, ())]
+        kept = [*self.keep, *(i for op in effects for i in root.steps_of.get(op, ()))]
+        return tuple(self.ids[t] for t in fetches), kept
 
     def open(self, op: Operation, frame: _Frame) -> _Frame:
         body: FuncGraph = op.attrs["body"]
@@ -186,20 +219,33 @@ class _Flattener:
             frame.ids[op.outputs[0]] = self.new_id(op.outputs[0])
             self.unfed[frame.ids[op.outputs[0]]] = op
             return
-        if op.type == "VarHandle":
+        if op.type in STATE:
+            self.touch(op, frame)
             return
-        attrs, inputs = op.attrs, op.inputs
-        if op.type in ("ReadVariable", "Assign"):
-            attrs, inputs = inputs[0].op.attrs, inputs[1:]
         outputs = tuple([self.new_id(t) for t in op.outputs])
         for t, i in zip(op.outputs, outputs, strict=True):
             frame.ids.setdefault(t, i)  # a fed output keeps the fed value
             self.maker[i] = len(self.steps)
         frame.steps_of[op] = (len(self.steps),)
         ids = frame.ids
-        read, after = tuple([ids[t] for t in inputs]), self.after(op, frame)
+        read, after = tuple([ids[t] for t in op.inputs]), self.after(op, frame)
         device = op.device or frame.device
-        self.steps.append(Step(op.type, read, outputs, attrs, after, op.source, op.name, device))
+        self.steps.append(Step(op.type, read, outputs, op.attrs, after, op.source, op.name, device))
+
+    def touch(self, op: Operation, frame: _Frame) -> None:
+        """A read or an assign: no step, but the value that the variable has at this place of the order."""
+        if op.type == "VarHandle":
+            return
+        key = op.inputs[0].op.attrs["key"]
+        if op.type == "Assign":
+            self.writes[key] = frame.ids[op.inputs[1]]
+        elif key not in self.writes and key not in self.reads:
+            self.reads[key] = self.new_id(op.outputs[0])
+        value = self.writes[key] if key in self.writes else self.reads[key]
+        frame.ids.setdefault(op.outputs[0], value)
+        after = self.after(op, frame)
+        self.keep += after  # what it waits for runs, whether its value is used or not
+        frame.steps_of[op] = (*after, *self.steps_that_made(value))
 
 
 def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapping[Tensor, int]) -> list[Operation]:
@@ -245,13 +291,18 @@ def _moved(step: Step, place: Mapping[int, int]) -> Step:
 
 def check_program(program: Program) -> Program:
     """What every executor relies on; raises ValueError at the first thing that does not hold."""
-    made = set(program.feeds)
+    made = set(program.given)
     count = len(program.types)
-    for v in program.feeds:
+    for v in made:
         if not 0 <= v < count:
-            raise ValueError(f"value {v} is fed but has no type: there are {count} values")
+            raise ValueError(f"value {v} is fed or read but has no type: there are {count} values")
+    for what, pairs in (("read", program.reads), ("written", program.writes)):
+        if len(dict(pairs)) != len(pairs):
+            raise ValueError(f"a variable is {what} twice: {', '.join(key for key, _ in pairs)}")
     for i, step in enumerate(program.steps):
-        if step.type not in OPS:
+        if step.type == FUSED:
+            _check_body(step, i, made, count)
+        elif step.type not in OPS:
             raise ValueError(f"step {i} ({step.name!r}) has unknown op type {step.type!r}")
         for v in step.inputs:
             if v not in made:
@@ -259,10 +310,31 @@ def check_program(program: Program) -> Program:
         for v in step.outputs:
             if v in made or not 0 <= v < count:
                 raise ValueError(f"step {i} ({step.name!r}) makes value {v}, which is out of range or made already")
-        if any(not 0 <= j < i for j in step.after):
-            raise ValueError(f"step {i} ({step.name!r}) waits for a step that does not come before it")
+        for j in step.after:
+            if not 0 <= j < i:
+                raise ValueError(f"step {i} ({step.name!r}) waits for a step that does not come before it")
         made.update(step.outputs)
-    for v in program.fetches:
+    for v in program.wanted:
         if v not in made:
-            raise ValueError(f"value {v} is fetched but nothing makes it")
+            raise ValueError(f"value {v} is fetched or written but nothing makes it")
     return program
+
+
+def _check_body(step: Step, i: int, made: Container[int], count: int) -> None:
+    """A body is a small program of its own: it reads what the step reads, and makes what the step gives."""
+    inside, place = set(step.inputs), f"step {i} ({step.name!r})"
+    if not step.body:
+        raise ValueError(f"{place} is Fused and has no steps inside")
+    for inner in step.body:
+        for v in inner.inputs:
+            if v not in inside:
+                raise ValueError(f"{place}: inside, step {inner.name!r} reads value {v} before anything made it")
+        for v in inner.outputs:
+            if v in inside or v in made or not 0 <= v < count:
+                raise ValueError(
+                    f"{place}: inside, step {inner.name!r} makes value {v}, which is out of range or made already"
+                )
+        inside.update(inner.outputs)
+    for v in step.outputs:
+        if v not in inside:
+            raise ValueError(f"{place} gives value {v}, which nothing inside makes")

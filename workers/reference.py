@@ -19,29 +19,27 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array]]:
     """The fetched values, and what the program assigned: `state` itself is never changed."""
     values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
+    values.update((v, state[key]) for key, v in program.reads)
     last = _last_uses(program)
-    writes: dict[str, Array] = {}
     with np.errstate(all="ignore"):  # NaN and Inf are values; IEEE rules, no warnings
         for i, step in enumerate(program.steps):
-            inputs = [values[v] for v in step.inputs]
-            if step.type == "ReadVariable":
-                key = step.attrs["key"]
-                outputs = [writes[key] if key in writes else state[key]]
-            elif step.type == "Assign":
-                outputs = inputs
-                writes[step.attrs["key"]] = inputs[0]
-            else:
-                outputs = _run_step(step, inputs, [program.types[v] for v in step.outputs])
-            values.update(zip(step.outputs, outputs, strict=True))
+            for each in step.body or (step,):  # a group is what its steps are, one after another
+                outputs = _run_step(each, [values[v] for v in each.inputs], [program.types[v] for v in each.outputs])
+                values.update(zip(each.outputs, outputs, strict=True))
             for v in last.get(i, ()):
                 del values[v]
-    return [values[v] for v in program.fetches], writes
+    return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
 
 
 def _last_uses(program: Program) -> dict[int, list[int]]:
     """After which step each value is dead."""
-    last = {v: i for i, step in enumerate(program.steps) for v in (*step.inputs, *step.outputs)}
-    kept = {*program.fetches, *program.feeds}
+    last = {
+        v: i
+        for i, step in enumerate(program.steps)
+        for each in (step, *step.body)
+        for v in (*each.inputs, *each.outputs)
+    }
+    kept = {*program.wanted, *program.given}
     uses: dict[int, list[int]] = {}
     for v, i in last.items():
         if v not in kept:
