@@ -7,16 +7,19 @@ PIP_INSTALL := -m pip install --quiet --quiet --disable-pip-version-check
 VENV := .venv
 PEERS := .venv-peers
 # TensorFlow and JAX have their own environment: they are large, and they pin what they share with us.
+STEP_PEERS := .venv-jax .venv-tensorflow .venv-torch
+# Whole steps are timed beside each framework by itself: two in one environment may share libraries of threads.
 
 # Stamps: what is installed is as new as pyproject.toml.
 CORE_READY := $(VENV)/core.stamp
 DEV_READY := $(VENV)/dev.stamp
 PEERS_READY := $(PEERS)/peers.stamp
+STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test check bench conformance docs-numpy clean distclean
+.PHONY: help demo test check bench bench-step conformance docs-numpy clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +43,11 @@ check: $(DEV_READY)  ## lint, check types and layers
 bench: $(PEERS_READY)  ## time graph building beside TensorFlow and JAX
 	$(PEERS)/bin/python benchmarks/graph_build.py $(ARGS)
 
+# PyPI's torch brings gigabytes of CUDA on Linux. Environments that are there already can be timed without make:
+# .venv/bin/python benchmarks/step.py --python torch=/path/to/python --frameworks distgrad,torch
+bench-step: $(CORE_READY) $(STEP_READY)  ## time gradient steps beside TensorFlow, JAX and torch
+	$(VENV)/bin/python benchmarks/step.py $(ARGS)
+
 conformance: $(PEERS_READY)  ## compare the gradients with TensorFlow's
 	$(PEERS)/bin/python tests/conformance/run.py $(ARGS)
 
@@ -51,7 +59,7 @@ clean:  ## remove what was built and cached, keep the environments
 	find distgrad scheduler workers tests examples benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
 distclean: clean  ## remove the environments too
-	rm -rf $(VENV) $(PEERS)
+	rm -rf $(VENV) $(PEERS) $(STEP_PEERS)
 
 $(CORE_READY): pyproject.toml | $(VENV)/bin/python
 	$(VENV)/bin/python $(PIP_INSTALL) --editable .
@@ -63,6 +71,10 @@ $(DEV_READY): pyproject.toml | $(VENV)/bin/python
 
 $(PEERS_READY): pyproject.toml | $(PEERS)/bin/python
 	$(PEERS)/bin/python $(PIP_INSTALL) --editable '.[peers]'
+	@touch $@
+
+$(STEP_READY): .venv-%/step.stamp: pyproject.toml | .venv-%/bin/python
+	.venv-$*/bin/python $(PIP_INSTALL) --editable '.[step-$*]'
 	@touch $@
 
 # A half-made environment (no ensurepip, say) is removed, so that the next run starts afresh.

@@ -75,3 +75,11 @@ def here(depth: int = 2) -> Source:
     """The user's line that is running now."""
     frame = user_frame(depth)
     return UNKNOWN if frame is None else resolve(frame.f_code, frame.f_lasti)
+
+
+class BudgetError(MemoryError):
+    """A run was refused before it began, because its predicted peak is above the memory it may use."""
+
+
+class NumericsError(FloatingPointError):
+    """With `check_numerics=True`, an op made a NaN or an Inf."""

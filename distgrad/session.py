@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,34 @@ from distgrad import nest, runtime
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.builder import as_array
+from distgrad.planner import Planner
 from distgrad.registry import OpDef
-from distgrad.scheduler import Program, lower, merge_equal
+from distgrad.scheduler import Cluster, Plan, lower
+from distgrad.state import frozen, held, put, take
 from distgrad.types import DType, Shape, Spec
 from distgrad.variables import Variable
-from distgrad.workers import reference
+from distgrad.workers.backends import backend as find_backend
+from distgrad.workers.local import Engine, Settings
+from distgrad.workers.tape import compute
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: Held while variables are read together or written together, in all sessions of the process.
-_STATE = threading.RLock()
-_Key = tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...], tuple[int, ...]]
 
 
 class Session:
     """Runs graphs on this machine.
+
+    Args:
+        threads: how many threads a run may use; all cores that this process may use by default.
+        cpus_per_task: threads of one task of the plan, and of BLAS; `threads` by default. With fewer, independent tasks
+            run side by side. It may change the last bits of results; nothing else here does.
+        memory: the bytes a run may allocate (a number, or text such as "4 GiB"). What needs more is refused before it
+            runs.
+        backend: the array library that computes: "numpy", or "torch" where it is installed.
+        check_numerics: raise NumericsError where an op makes a NaN or an Inf.
+        timeout: seconds after which a run is given up with a TimeoutError.
+        in_order: run the tasks of a plan one after another, in its order.
+        granularity: seconds that a task of the plan should take; chosen by the planner by default.
+        cluster: what the planner plans for: a `Cluster`, or the path of a cluster file. This machine by default.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -35,6 +48,29 @@ class Session:
     >>> dg.Session().run(y, {x: [0.0, 0.0]})
     array([1., 1.])
     """
+
+    def __init__(
+        self,
+        engine: str = "local",
+        *,
+        threads: int | None = None,
+        cpus_per_task: int | None = None,
+        memory: int | str | None = None,
+        backend: str = "numpy",
+        check_numerics: bool = False,
+        timeout: float | None = None,
+        in_order: bool = False,
+        granularity: float | None = None,
+        cluster: Cluster | str | os.PathLike[str] | None = None,
+    ):
+        self._planner = Planner.of(engine, threads, cpus_per_task, memory, granularity, cluster)
+        self._settings = Settings(
+            backend=find_backend(backend),
+            threads=self._planner.threads,
+            check_numerics=bool(check_numerics),
+            in_order=bool(in_order),
+            timeout=_positive("timeout", timeout),
+        )
 
     def __enter__(self) -> Session:
         runtime.push(self)
@@ -49,54 +85,108 @@ class Session:
         An operation gives None, None stays None, an IndexedSlices gives its values, indices and dense shape. Any tensor
         of the graph may be fed.
         """
-        leaves = nest.flatten(fetches)
-        graph = _graph_of(leaves, fetches)
-        if graph is None:
+        ready, values = self._prepared(fetches, feed_dict)
+        if ready is None:
             return nest.map_structure(lambda _: None, fetches)
-        tensors, operations = _targets(leaves, graph)
-        feeds = [(_fed(key, graph), value) for key, value in _items(feed_dict)]
-        program = self._lowered(graph, tensors, [t for t, _ in feeds], operations)
-        values = iter(self._execute(program, [_feed_value(t, value) for t, value in feeds], graph))
-        return nest.map_structure(lambda leaf: _result(leaf, values), fetches)
+        results = iter(ready.run(values))
+        return nest.map_structure(lambda leaf: _result(leaf, results), fetches)
+
+    def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Plan:
+        """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed."""
+        ready, _ = self._prepared(fetches, feed_dict)
+        if ready is None:
+            raise ValueError(f"Session.plan: there is nothing to run in {fetches!r}")
+        return ready.engine.plan
 
     def evaluate(
         self, definition: OpDef, inputs: Sequence[Array], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
     ) -> list[Array]:
-        return reference.apply(definition, inputs, attrs, specs)
+        return compute(definition, inputs, attrs, specs)
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        program = self._lowered(body, body.outputs, body.declared, body.effects)
-        return self._execute(program, [as_array(x) for x in arguments], body)
+        return self._ready_for(body).run([as_array(x) for x in arguments])
 
-    def _lowered(
-        self, graph: Graph, tensors: Sequence[Tensor], feeds: Sequence[Tensor], operations: Sequence[Operation]
-    ) -> Program:
-        key = (_places(tensors), _places(feeds), tuple([op.id for op in operations]))
-        programs: dict[_Key, Program] = graph.memo("programs")
-        if key not in programs:
-            programs[key] = merge_equal(lower(tensors, feeds, operations))
-        return programs[key]
+    def plan_call(self, body: FuncGraph) -> Plan:
+        return self._ready_for(body).engine.plan
 
-    def _execute(self, program: Program, feeds: Sequence[Array], graph: Graph) -> list[Array]:
+    def _prepared(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> tuple[_Ready | None, list[Array]]:
+        leaves = nest.flatten(fetches)
+        graph = _graph_of(leaves, fetches)
+        if graph is None:
+            return None, []
+        tensors, operations = _targets(leaves, graph)
+        feeds = [(_fed(key, graph), value) for key, value in _items(feed_dict)]
+        fed = [t for t, _ in feeds]
+        key = (_places(tensors), _places(fed), tuple([op.id for op in operations]))
+        ready = self._ready(graph, key, tensors, fed, operations)
+        return ready, [_feed_value(t, value) for t, value in feeds]
+
+    def _ready_for(self, body: FuncGraph) -> _Ready:
+        return self._ready(body, "call", body.outputs, body.declared, body.effects)
+
+    def _ready(
+        self, graph: Graph, key: Any, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
+    ) -> _Ready:
+        known: dict[Any, _Ready] = graph.memo("ready")
+        ready = known.get((key, self._planner, self._settings))
+        if ready is None:
+            plan = self._planner.plan(lower(tensors, feeds, effects))
+            ready = _Ready(Engine(plan, self._settings), {v.key: v for v in graph.handles})
+            known[key, self._planner, self._settings] = ready
+        return ready
+
+
+class _Ready:
+    """A plan that can run, with the variables that it reads and writes."""
+
+    def __init__(self, engine: Engine, variables: Mapping[str, Variable]):
+        program = engine.plan.program
+        self.engine = engine
+        self._keys = [key for key, _ in program.reads]
+        self._reads = [variables[key] for key in self._keys]
+        self._writes = [variables[key] for key, _ in program.writes]
+        self._held = list(dict.fromkeys((*self._reads, *self._writes)))
+
+    def run(self, feeds: Sequence[Array]) -> list[Array]:
         """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
-        variables = {v.key: v for v in graph.handles}
-        with _STATE if program.writes else nullcontext():  # what assigns has the state to itself till it commits
-            with _STATE:
-                state = {key: variables[key]._value for key, _ in program.reads}
-            values, writes = reference.run(program, feeds, state)
-            with _STATE:
-                for key, value in writes.items():
-                    variables[key]._set(value)
-        return _owned(values, feeds)
+        if not self._writes:
+            values, _ = self._compute(feeds)
+            return _owned(values, feeds)
+        with held(self._held):
+            values, writes = self._compute(feeds)
+            results = _owned(values, feeds)
+            shared = {id(x): x for x in (*results, *feeds)}
+            put(self._writes, [frozen(x, shared) for x in writes.values()])
+        return results
+
+    def _compute(self, feeds: Sequence[Array]) -> tuple[list[Array], dict[str, Array]]:
+        return self.engine.run(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
 
 
 def _owned(values: Sequence[Array], feeds: Sequence[Array]) -> list[Array]:
     """Results that are the caller's alone: no view of what was fed, of a constant or a variable, or of each other."""
+    taken = {id(_memory(x)) for x in feeds}
     owned: list[Array] = []
     for value in values:
-        shared = not value.flags.writeable or any(np.may_share_memory(value, other) for other in (*feeds, *owned))
+        memory = _memory(value)
+        shared = not value.flags.writeable or id(memory) in taken
         owned.append(value.copy() if shared else value)
+        taken.add(id(memory))
     return owned
+
+
+def _memory(x: Array) -> Any:
+    """The object that holds the memory an array sees."""
+    holder: Any = x
+    while isinstance(holder, np.ndarray) and holder.base is not None:
+        holder = holder.base
+    return holder
+
+
+def _positive(what: str, value: Any) -> Any:
+    if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
+        raise ValueError(f"Session: {what} is a positive number, got {value!r}")
+    return value
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:

@@ -8,6 +8,7 @@ built.
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any, TypeGuard
 
@@ -76,17 +77,22 @@ class Variable:
                 f"Variable: the initial value {initial_value!r} is a tensor, which has no value yet. "
                 f"Pass an array, or a function of no arguments that returns one."
             )
+        #: Held by a call that writes this variable, from its first read to its last write.
+        self.lock = threading.RLock()
         with outside():
             value = initial_value() if callable(initial_value) else initial_value
             self._set(as_array(value, dtype))
         self.name = "Variable" if name is None else check_name(name)
-        self.key = f"{self.name}#{next(_numbers)}"
+        self.number = next(_numbers)
+        self.key = f"{self.name}#{self.number}"
         self.trainable = bool(trainable)
 
     def _set(self, value: Any) -> None:
         """A copy that nobody can write into: reads of it travel without further copies."""
-        self._value = np.array(value)
-        self._value.flags.writeable = False
+        made = np.array(value)
+        made.flags.writeable = False
+        with self.lock:
+            self._value = made
 
     @property
     def shape(self) -> Shape:

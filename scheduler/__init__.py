@@ -1,6 +1,14 @@
-"""Decides what runs: programs and the passes over them. Knows no kernels and no array backend."""
+"""Decides what runs: programs, the passes over them, and plans. Knows no kernels and no array backend."""
 
-from distgrad.scheduler.passes import merge_equal
+from distgrad.scheduler.cluster import Cluster, Machine, Worker, load_cluster, local_cluster
+from distgrad.scheduler.digest import content_digest
+from distgrad.scheduler.fuse import fuse
+from distgrad.scheduler.partition import partition
+from distgrad.scheduler.passes import merge_equal, optimize
+from distgrad.scheduler.plan import Bundle, Options, Plan, Predictions, Task, check_plan
 from distgrad.scheduler.program import Program, Step, check_program, lower
 
-__all__ = ["Program", "Step", "check_program", "lower", "merge_equal"]
+__all__ = [
+    "Bundle", "Cluster", "Machine", "Options", "Plan", "Predictions", "Program", "Step", "Task", "Worker", "check_plan",
+    "check_program", "content_digest", "fuse", "load_cluster", "local_cluster", "lower", "merge_equal", "optimize", "partition",
+]  # fmt: skip

@@ -8,10 +8,13 @@ step is a pure function of its inputs, and only data and `after` order the steps
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
+from distgrad.collector import collector
 from distgrad.errors import Source
 from distgrad.function import CALLS
 from distgrad.graph import FuncGraph, Operation, Tensor
@@ -27,6 +30,9 @@ FUSED = "Fused"
 
 #: Op types that become the reads and writes of a program.
 STATE = ("VarHandle", "ReadVariable", "Assign")
+
+#: Op types that make no step of their own.
+_NO_STEP = frozenset((*ARGUMENTS, *STATE, *CALLS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +105,35 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
     %1 f64[2] = Exp(%0)  # ...
     return %1
     """
-    flat = _Flattener(feeds)
-    fetched, keep = flat.run(fetches, effects)
-    writes = tuple(flat.writes.items())
-    wanted = (*fetched, *flat.writes.values())
-    steps = _prune(flat.steps, wanted, keep)
-    used = {*wanted, *(v for step in steps for v in step.inputs)}
-    _check_fed(flat.unfed, used)
-    reads = tuple([(key, v) for key, v in flat.reads.items() if v in used])
-    return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, reads, writes))
+    with planning():
+        flat = _Flattener(feeds)
+        fetched, keep = flat.run(fetches, effects)
+        writes = tuple(flat.writes.items())
+        wanted = (*fetched, *flat.writes.values())
+        steps = _prune(flat.steps, len(flat.types), wanted, keep)
+        reads = tuple(flat.reads.items())
+        if reads or flat.unfed:
+            used = {*wanted, *(v for step in steps for v in step.inputs)}
+            _check_fed(flat.unfed, used)
+            reads = tuple([(key, v) for key, v in reads if v in used])
+        return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, reads, writes))
+
+
+@contextmanager
+def planning() -> Iterator[None]:
+    """What is allocated inside lives as long as the program: the garbage collector looks at it less often."""
+    collector.relax()
+    try:
+        yield
+    finally:
+        collector.restore()
 
 
 def _check_fed(unfed: Mapping[int, Operation], used: Container[int]) -> None:
     """A placeholder without a value is an error if something reads it, which only the pruned steps tell."""
-    if unfed:
-        for v in unfed:
-            if v in used:
-                raise ValueError(_unfed_text(unfed[v]))
+    for v in unfed:
+        if v in used:
+            raise ValueError(_unfed_text(unfed[v]))
 
 
 def _unfed_text(op: Operation) -> str:
@@ -152,16 +170,18 @@ class _Flattener:
     def __init__(self, feeds: Sequence[Tensor]):
         self.steps: list[Step] = []
         self.types: list[Spec] = []
+        #: The step that made each value; -1 for what comes from outside.
+        self.maker: list[int] = []
         self.ids = {t: self.new_id(t) for t in dict.fromkeys(feeds)}
         self.feeds = [self.ids[t] for t in feeds]
-        self.maker: dict[int, int] = {}
         self.unfed: dict[int, Operation] = {}
         self.reads: dict[str, int] = {}
         self.writes: dict[str, int] = {}
         self.keep: list[int] = []
 
-    def new_id(self, t: Tensor) -> int:
+    def new_id(self, t: Tensor, maker: int = -1) -> int:
         self.types.append(t.spec)
+        self.maker.append(maker)
         return len(self.types) - 1
 
     def run(self, fetches: Sequence[Tensor], effects: Sequence[Operation]) -> tuple[tuple[int, ...], list[int]]:
@@ -169,15 +189,13 @@ class _Flattener:
         frames = [root]
         while frames:
             frame = frames[-1]
-            op = next(frame.ops, None)
-            if op is None:
-                frames.pop()
-                if frame.call is not None:
-                    self.close(frame, frames[-1])
-            elif op.type in CALLS:
-                frames.append(self.open(op, frame))
-            else:
-                self.emit(op, frame)
+            call = self.lay_out(frame)
+            if call is not None:
+                frames.append(self.open(call, frame))
+                continue
+            frames.pop()
+            if frame.call is not None:
+                self.close(frame, frames[-1])
         kept = [*self.keep, *(i for op in effects for i in root.steps_of.get(op, ()))]
         return tuple(self.ids[t] for t in fetches), kept
 
@@ -200,37 +218,50 @@ class _Flattener:
         caller.steps_of[op] = tuple(dict.fromkeys(makers))
 
     def identity(self, t: Tensor, read: int, frame: _Frame) -> int:
-        made = self.new_id(t)
-        self.maker[made] = len(self.steps)
+        made = self.new_id(t, len(self.steps))
         source, name = t.op.source, t.op.name
         self.steps.append(Step("Identity", (read,), (made,), {}, frame.after, source, name, frame.device))
         return made
 
     def steps_that_made(self, value: int) -> tuple[int, ...]:
-        return (self.maker[value],) if value in self.maker else ()
+        maker = self.maker[value]
+        return () if maker < 0 else (maker,)
 
     def after(self, op: Operation, frame: _Frame) -> tuple[int, ...]:
         return (*frame.after, *(i for c in op.control_inputs for i in frame.steps_of.get(c, ())))
 
-    def emit(self, op: Operation, frame: _Frame) -> None:
-        if op.type in ARGUMENTS:
-            if op.outputs[0] in frame.ids:  # fed, and waited for by somebody: there already
-                return
-            frame.ids[op.outputs[0]] = self.new_id(op.outputs[0])
-            self.unfed[frame.ids[op.outputs[0]]] = op
-            return
-        if op.type in STATE:
-            self.touch(op, frame)
-            return
-        outputs = tuple([self.new_id(t) for t in op.outputs])
-        for t, i in zip(op.outputs, outputs, strict=True):
-            frame.ids.setdefault(t, i)  # a fed output keeps the fed value
-            self.maker[i] = len(self.steps)
-        frame.steps_of[op] = (len(self.steps),)
-        ids = frame.ids
-        read, after = tuple([ids[t] for t in op.inputs]), self.after(op, frame)
-        device = op.device or frame.device
-        self.steps.append(Step(op.type, read, outputs, op.attrs, after, op.source, op.name, device))
+    def lay_out(self, frame: _Frame) -> Operation | None:
+        """The steps of a body up to its next call, which is given back. Goes once round its loop per op: kept lean."""
+        steps, types, maker, ids, steps_of = self.steps, self.types, self.maker, frame.ids, frame.steps_of
+        around, before = frame.device, frame.after
+        for op in frame.ops:
+            if op.type in _NO_STEP:
+                if op.type in CALLS:
+                    return op
+                if op.type in STATE:
+                    self.touch(op, frame)
+                else:
+                    self.argue(op, frame)
+                continue
+            place, outputs = len(steps), []
+            for t in op.outputs:
+                outputs.append(len(types))
+                ids.setdefault(t, len(types))  # a fed output keeps the fed value
+                types.append(Spec(t.shape, t.dtype))
+                maker.append(place)
+            steps_of[op] = (place,)
+            read = tuple([ids[t] for t in op.inputs])
+            after = self.after(op, frame) if op.control_inputs else before
+            device = op.device or around
+            steps.append(Step(op.type, read, tuple(outputs), op.attrs, after, op.source, op.name, device))
+        return None
+
+    def argue(self, op: Operation, frame: _Frame) -> None:
+        """A placeholder or a capture: fed, or a value that is missing."""
+        t = op.outputs[0]
+        if t not in frame.ids:
+            frame.ids[t] = self.new_id(t)
+            self.unfed[frame.ids[t]] = op
 
     def touch(self, op: Operation, frame: _Frame) -> None:
         """A read or an assign: no step, but the value that the variable has at this place of the order."""
@@ -262,24 +293,27 @@ def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapp
             if c not in seen:
                 seen.add(c)
                 stack.append(c)
-    return sorted(seen, key=lambda op: op.id)
+    return sorted(seen, key=attrgetter("id"))
 
 
-def _prune(steps: Sequence[Step], fetches: Sequence[int], keep: Sequence[int]) -> tuple[Step, ...]:
+def _prune(steps: Sequence[Step], values: int, fetches: Sequence[int], keep: Sequence[int]) -> tuple[Step, ...]:
     """Drop the steps of inlined bodies that nobody reads, and renumber what others wait for."""
-    live, wanted = set(fetches), set(keep)
+    live, wanted = bytearray(values), set(keep)
+    for v in fetches:
+        live[v] = 1
     kept: list[int] = []
     for i in range(len(steps) - 1, -1, -1):
         step = steps[i]
-        if i in wanted or not live.isdisjoint(step.outputs):
+        if i in wanted or any([live[v] for v in step.outputs]):
             kept.append(i)
-            live.update(step.inputs)
+            for v in step.inputs:
+                live[v] = 1
             wanted.update(step.after)
-    kept.reverse()
     if len(kept) == len(steps):
         return tuple(steps)
+    kept.reverse()
     place = {old: new for new, old in enumerate(kept)}
-    return tuple(_moved(steps[i], place) for i in kept)
+    return tuple([_moved(steps[i], place) for i in kept])
 
 
 def _moved(step: Step, place: Mapping[int, int]) -> Step:

@@ -8,6 +8,7 @@ Their attribute `index` is a key made plain, as `key` describes it.
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,17 @@ def _scatter_infer(values: Typed, *arrays: Typed, index: tuple[Any, ...], shape:
     return shape, values.dtype
 
 
+def _add_slices_infer(*terms: Typed, indexes: tuple[Any, ...], shape: Shape) -> tuple[Shape, DType]:
+    for term, index in zip(terms, indexes, strict=True):
+        wanted = shape if index is None else indexed_shape(index, ())
+        if term.shape != wanted:
+            raise ValueError(f"add_slices: a term of shape {list(term.shape)} stands where {list(wanted)} fits")
+    return shape, terms[0].dtype
+
+
 _slice = define("StridedSlice", _index_infer)
 _slice_grad = define("StridedSliceGrad", _scatter_infer)
+_add_slices = define("AddSlices", _add_slices_infer)
 _index = define("AdvancedIndex", _index_infer)
 _index_grad = define("AdvancedIndexGrad", _scatter_infer)
 
@@ -91,6 +101,24 @@ def _take_grad(op: Operation, g: Tensor) -> Any:
 @RegisterGradient("AdvancedIndexGrad")
 def _put_grad(op: Operation, g: Tensor) -> Any:
     return _take(g, _key_of(op)), *[None] * (len(op.inputs) - 1)
+
+
+def add_slices(terms: Sequence[Any], keys: Sequence[Any], shape: Any, name: str | None = None) -> Tensor:
+    """The sum, in their order, of terms that have this shape or are slices of it: `keys` has None or their x[key].
+
+    It is what gradients of slices add up to, without an array of the full size for each; lowering makes it of those.
+
+    >>> add_slices([[1.0, 2.0], 10.0], [slice(1, 3), 2], 4)
+    array([ 0.,  1., 12.,  0.])
+    """
+    shape = as_shape(shape)
+    indexes = tuple([None if key is None else parse(key, shape).entries for key in keys])
+    return make(_add_slices, common(*terms), {"indexes": indexes, "shape": shape}, name)
+
+
+@RegisterGradient("AddSlices")
+def _add_slices_grad(op: Operation, g: Tensor) -> Any:
+    return [g if index is None else _take(g, Key(index, ())) for index in op.attrs["indexes"]]
 
 
 # -- gather ------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from distgrad.ops.builder import as_dtype, cast, make, promote, same, typed
 from distgrad.ops.control import ones, zeros
 from distgrad.ops.conv import avg_pool, conv2d, max_pool
 from distgrad.ops.index import gather
-from distgrad.ops.math import add, erfc, greater_equal, multiply, rsqrt, sigmoid, tanh, where
+from distgrad.ops.math import add, exp, greater_equal, multiply, rsqrt, sigmoid, tanh, where
 from distgrad.ops.random import uniform
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import RegisterGradient, define
@@ -58,6 +58,8 @@ _leaky_relu = define("LeakyRelu", same)
 _leaky_relu_grad_op = define("LeakyReluGrad", same)
 _elu = define("Elu", same)
 _softplus = define("Softplus", same)
+_gelu = define("Gelu", same)
+_gelu_grad_op = define("GeluGrad", same)
 
 
 def relu(x: Any, name: str | None = None) -> Tensor:
@@ -145,11 +147,34 @@ def gelu(x: Any, approximate: bool = False, name: str | None = None) -> Tensor:
     >>> gelu(np.array([0.0, 1.0])).round(4)
     array([0.    , 0.8413])
     """
-    x = _floating("gelu", x)
-    if approximate:
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * (x * x * x))
-        return multiply(0.5 * x, 1 + tanh(inner), name=name)
-    return multiply(0.5 * x, erfc(x * -math.sqrt(0.5)), name=name)  # 1 + erf would lose the left tail to rounding
+    return make(_gelu, (_floating("gelu", x),), {"approximate": bool(approximate)}, name)
+
+
+@RegisterGradient("Gelu")
+def _gelu_grad(op: Operation, g: Tensor) -> Any:
+    return make(_gelu_grad_op, (g, op.inputs[0]), op.attrs)
+
+
+@RegisterGradient("GeluGrad")
+def _gelu_grad_grad(op: Operation, h: Tensor) -> Any:
+    g, x = op.inputs
+    bend = _gelu_bend_tanh(x) if op.attrs["approximate"] else _gelu_bend(x)
+    return make(_gelu_grad_op, (h, x), op.attrs), h * g * bend
+
+
+def _gelu_bend(x: Tensor) -> Tensor:
+    """The second derivative of x P(x), where P' = p is the normal density and p' = -x p."""
+    square = x * x
+    return exp(-0.5 * square) * (math.sqrt(0.5 / math.pi) * (2 - square))
+
+
+def _gelu_bend_tanh(x: Tensor) -> Tensor:
+    """The second derivative of x s(q), s the sigmoid and q = 2 sqrt(2/pi) (x + 0.044715 x**3): s' = s(q) s(-q)."""
+    scale = math.sqrt(8 / math.pi)
+    square = x * x
+    q, dq, ddq = x * (scale + scale * 0.044715 * square), scale + scale * 0.134145 * square, scale * 0.26829 * x
+    up, down = sigmoid(q), sigmoid(-q)
+    return up * down * (2 * dq + x * ((down - up) * dq * dq + ddq))
 
 
 # -- softmax -----------------------------------------------------------------------------------------------------

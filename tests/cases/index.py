@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 import distgrad as dg
+from distgrad.ops.index import add_slices
 
 from .array import PICK
 from .case import Case, arr
@@ -37,6 +38,16 @@ def scattered(values: Any, key: Any, shape: Any) -> Any:
     out = np.zeros(shape, values.dtype)
     np.add.at(out, key, values)
     return out
+
+
+def _sum(shape: Any, *keys: Any) -> Case:
+    """The sum of slices at these keys; None stands for a term of the full shape."""
+    terms = tuple(arr(*np.zeros(shape)[... if key is None else key].shape, seed=i) for i, key in enumerate(keys))
+
+    def reference(*terms: Any) -> Any:
+        return sum(scattered(x, ... if key is None else key, shape) for x, key in zip(terms, keys, strict=True))
+
+    return Case(lambda *terms: add_slices(terms, keys, shape), terms, reference, complex=True)
 
 
 def added(x: Any, indices: Any, updates: Any) -> Any:
@@ -130,6 +141,13 @@ CASES: dict[str, list[Case]] = {
         _put(arr(2, 1, 3), K[:, None, 1:], (2, 4)),
         _put(arr(), -1, 3),
         _put(arr(), (), ()),
+    ],
+    "AddSlices": [
+        _sum((4, 2), K[0], K[2], K[1:3]),
+        _sum((4, 2), None, K[::-2], None, K[:, 1], K[1:, None]),
+        _sum((5,), K[1:], K[:-1]),
+        _sum((6,), K[::2], K[::3], K[4:0]),
+        _sum((), (), None),
     ],
     "AdvancedIndex": ARRAYS,
     "AdvancedIndexGrad": PUT_ARRAYS,

@@ -47,6 +47,28 @@ def relu_grad(x: Any) -> Any:
     return 2 * np.where(x > 0, x, 0)
 
 
+def gelu(x: Any) -> Any:
+    return x * scipy.special.ndtr(x)
+
+
+def gelu_tanh(x: Any) -> Any:
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_grad(x: Any) -> Any:
+    density = np.exp(-x * x / 2) / np.sqrt(2 * np.pi)
+    return 2 * gelu(x) * (scipy.special.ndtr(x) + x * density)
+
+
+def gelu_tanh_grad(x: Any) -> Any:
+    t = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    return gelu_tanh(x) * (1 + t + x * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 0.134145 * x * x))
+
+
+def approximate_gelu(x: Any) -> Any:
+    return nn.gelu(x, approximate=True)
+
+
 def softmax_grad(x: Any) -> Any:
     y = scipy.special.softmax(x, axis=-1)
     return 2 * y * (y - (y * y).sum(-1, keepdims=True))
@@ -89,6 +111,15 @@ CASES = {
         *[Case(nn.softplus, (x,), lambda x: np.log1p(np.exp(x))) for x in SMALL],
         Case(nn.softplus, (arr(3, 4),), lambda x: np.log1p(np.exp(x))),
         Case(nn.softplus, (np.array([-800.0, 0.0, 800.0]),), lambda x: np.logaddexp(x, 0), order=0),
+    ],
+    "Gelu": [
+        *[Case(nn.gelu, (x,), gelu) for x in (*SMALL, arr(2, 3))],
+        *[Case(approximate_gelu, (x,), gelu_tanh) for x in (*SMALL, arr(2, 3))],
+        Case(nn.gelu, (np.array([-30.0, -8.0, 0.0, 8.0]),), gelu, order=0),
+    ],
+    "GeluGrad": [
+        Case(grad(nn.gelu), (arr(3, 4),), gelu_grad),
+        Case(grad(approximate_gelu), (arr(3, 4),), gelu_tanh_grad),
     ],
     "Softmax": [
         Case(nn.softmax, (arr(3, 4),), lambda x: scipy.special.softmax(x, axis=-1)),

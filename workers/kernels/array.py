@@ -36,7 +36,7 @@ def stack(xp: Any, *xs: Any, axis: int) -> Any:
 @kernel("Split")
 def split(xp: Any, x: Any, *, sizes: Any, axis: int) -> Any:
     whole = (slice(None),) * axis
-    return tuple(x[(*whole, slice(stop - n, stop))] for n, stop in zip(sizes, accumulate(sizes), strict=True))
+    return tuple(x[(*whole, slice(stop - n, stop), ...)] for n, stop in zip(sizes, accumulate(sizes), strict=True))
 
 
 @kernel("Unstack")
@@ -58,17 +58,19 @@ def roll(xp: Any, x: Any, *, shift: Any, axis: Any) -> Any:
 @kernel("Pad")
 def pad(xp: Any, x: Any, *, pad_width: Any, value: Any) -> Any:
     shape = tuple(before + n + after for n, (before, after) in zip(x.shape, pad_width, strict=True))
-    out = xp.full(shape, value, dtype=x.dtype)
+    out = xp.full(shape, value.item() if hasattr(value, "item") else value, dtype=x.dtype)
     out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, pad_width, strict=True))] = x
     return out
 
 
 @kernel("MatrixDiag")
 def matrix_diag(xp: Any, x: Any, *, shape: Any, offset: int) -> Any:
-    out = xp.zeros((*x.shape[:-1], *shape), dtype=x.dtype)
-    i = xp.arange(x.shape[-1])
-    out[..., i + max(-offset, 0), i + max(offset, 0)] = x
-    return out
+    (rows, columns), n = shape, x.shape[-1]
+    out = xp.zeros((*x.shape[:-1], rows * columns), dtype=x.dtype)
+    start, step = max(-offset, 0) * columns + max(offset, 0), columns + 1
+    if n:
+        out[..., start : start + (n - 1) * step + 1 : step] = x
+    return xp.reshape(out, (*x.shape[:-1], rows, columns))
 
 
 @kernel("MatrixDiagPart")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from distgrad.workers.backends import extras
 from distgrad.workers.kernels.index import add_rows
 from distgrad.workers.kernels.table import kernel
 
@@ -12,17 +14,18 @@ from distgrad.workers.kernels.table import kernel
 def const(xp: Any, *, value: Any) -> Any:
     value = value.view()  # a program that travelled has constants that could be written into
     value.flags.writeable = False
-    return xp.asarray(value)
+    return extras(xp).from_numpy(value)
 
 
 @kernel("Fill")
 def fill(xp: Any, *, shape: Any, dtype: Any, value: Any) -> Any:
-    return xp.zeros(shape, dtype=dtype) if dtype.kind in "SU" else xp.full(shape, value, dtype=dtype)
+    wanted = extras(xp).dtype(dtype)
+    return xp.zeros(shape, dtype=wanted) if dtype.kind in "SU" else xp.full(shape, value, dtype=wanted)
 
 
 @kernel("Size")
 def size(xp: Any, x: Any) -> Any:
-    return xp.asarray(x.size, dtype=xp.int64)
+    return xp.asarray(math.prod(x.shape), dtype=xp.int64)
 
 
 @kernel("Rank")
@@ -37,12 +40,12 @@ def shape(xp: Any, x: Any) -> Any:
 
 @kernel("ZerosLike")
 def zeros_like(xp: Any, x: Any, *, dtype: Any) -> Any:
-    return xp.zeros_like(x, dtype=dtype)
+    return xp.zeros_like(x, dtype=extras(xp).dtype(dtype))
 
 
 @kernel("OnesLike")
 def ones_like(xp: Any, x: Any, *, dtype: Any) -> Any:
-    return xp.ones_like(x, dtype=dtype)
+    return xp.ones_like(x, dtype=extras(xp).dtype(dtype))
 
 
 @kernel("Identity", "StopGradient")

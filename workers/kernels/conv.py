@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from distgrad.workers.kernels import conv_numpy
 from distgrad.workers.kernels.table import kernel
 
 #: So many images are convolved at a time that their copied windows stay below this: they should not fill the memory.
@@ -98,6 +99,8 @@ def _depthwise(channels: int, groups: int, made: int) -> bool:
 
 @kernel("Conv2D", single=True)
 def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any, groups: int) -> Any:
+    if conv_numpy.serves(x, w, groups):
+        return conv_numpy.conv2d(x, w, strides, padding, dilation)
     window, made = w.shape[:2], w.shape[3]
     x = _pad(xp, x, padding)
     n, out = x.shape[0], _positions(x.shape[1:3], window, strides, dilation)
@@ -118,6 +121,8 @@ def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any
 def conv2d_backprop_input(
     xp: Any, w: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
+    if conv_numpy.serves(w, g, groups):
+        return conv_numpy.backprop_input(w, g, size, strides, padding, dilation)
     (kh, kw, per, made), (n, *out, _) = w.shape, g.shape
     h, wide = _padded_size(size, padding)
     images = xp.zeros((n, h, wide, groups * per), dtype=g.dtype)
@@ -139,6 +144,8 @@ def conv2d_backprop_input(
 def conv2d_backprop_filter(
     xp: Any, x: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
+    if conv_numpy.serves(x, g, groups):
+        return conv_numpy.backprop_filter(x, g, size, strides, padding, dilation)
     (n, *out, made), channels = g.shape, x.shape[3]
     x = _pad(xp, x, padding)
     if _depthwise(channels, groups, made):

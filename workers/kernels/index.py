@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import kernel
 
 
@@ -15,21 +16,23 @@ def _native(index: Any, arrays: Any = ()) -> Any:
 
 
 def _slice(start: int, count: int, step: int) -> slice:
-    stop = start + count * step
+    if not count:
+        return slice(0, 0)
+    stop = start + (count - 1) * step + (1 if step > 0 else -1)  # no further: the standard leaves open what that means
     return slice(start, stop if stop >= 0 else None, step)
 
 
-def add_at(xp: Any, flat: Any, places: Any, values: Any) -> None:
-    """Add values in order to a vector that the caller made. Not in the standard; fast in NumPy for vectors only."""
-    xp.add.at(flat, xp.reshape(places, -1), xp.reshape(values, -1))
+def add_at(xp: Any, flat: Any, places: Any, values: Any) -> Any:
+    """Values added in order to a vector that the caller made: NumPy is fast for vectors only."""
+    return extras(xp).add_at(flat, xp.reshape(places, (-1,)), xp.reshape(values, (-1,)))
 
 
 def in_range(xp: Any, indices: Any, size: int, axis: int = 0) -> Any:
     """Indices as non-negative int64; IndexError when one is out of range."""
     indices = xp.astype(indices, xp.int64)
-    bad = indices[(indices < -size) | (indices >= size)]
-    if bad.size:
-        raise IndexError(f"index {int(bad[0])} is out of bounds for axis {axis} with size {size}")
+    bad = (indices < -size) | (indices >= size)
+    if xp.any(bad):
+        raise IndexError(f"index {int(indices[bad][0])} is out of bounds for axis {axis} with size {size}")
     return xp.where(indices < 0, indices + size, indices)
 
 
@@ -37,32 +40,68 @@ def add_rows(xp: Any, out: Any, indices: Any, rows: Any) -> Any:
     """Add rows[i] to out[indices[i]], for a contiguous `out` that the caller made."""
     width = math.prod(out.shape[1:])
     places = xp.reshape(in_range(xp, indices, out.shape[0]), (-1, 1)) * width + xp.arange(width)
-    add_at(xp, xp.reshape(out, -1), places, rows)
-    return out
+    return xp.reshape(add_at(xp, xp.reshape(out, (-1,)), places, rows), out.shape)
 
 
 @kernel("StridedSlice")
 def strided_slice(xp: Any, x: Any, *, index: Any) -> Any:
-    return x[_native(index)]
+    return extras(xp).get(x, _native(index))
 
 
 @kernel("StridedSliceGrad")
 def strided_slice_grad(xp: Any, values: Any, *, index: Any, shape: Any) -> Any:
-    out = xp.zeros(shape, dtype=values.dtype)
-    out[_native(index)] = values  # slices name no place twice
+    return extras(xp).put(xp.zeros(shape, dtype=values.dtype), _native(index), values)  # slices name no place twice
+
+
+@kernel("AddSlices", single=True)
+def add_slices(xp: Any, *terms: Any, indexes: Any, shape: Any) -> Any:
+    """To the bit what AddN makes of the terms, were each slice an array of this shape with zeros around it."""
+    more = extras(xp)
+    out = xp.zeros(shape, dtype=terms[0].dtype)
+    shared = _shared_places(indexes, shape) if more.kind(out.dtype) in "fc" else None
+    if shared is not None:
+        out = more.put(out, shared, -more.get(out, shared))  # no zero is added there that would turn -0.0 to 0.0
+    for term, index in zip(terms, indexes, strict=True):
+        if index is None:
+            out += term
+        else:
+            out = more.put(out, _native(index), more.get(out, _native(index)) + term)
     return out
+
+
+def _shared_places(indexes: Any, shape: Any) -> Any:
+    """The key of the places that lie in all of the slices; None where there are none, as with different rows."""
+    shared = [range(n) for n in shape]
+    for index in indexes:
+        for axis, entry in enumerate([] if index is None else [e for e in index if e is not None]):
+            shared[axis] = _intersection(shared[axis], _range(entry))
+        if not all(shared):
+            return None
+    return tuple(slice(r.start, r[-1] + 1, r.step) for r in shared)
+
+
+def _range(entry: Any) -> range:
+    start, count, step = entry if isinstance(entry, tuple) else (entry, 1, 1)
+    places = range(start, start + count * step, step)
+    return places if step > 0 else places[::-1]
+
+
+def _intersection(a: range, b: range) -> range:
+    if a.step == b.step == 1:
+        return range(max(a.start, b.start), min(a.stop, b.stop))
+    both = [i for i in a if i in b]
+    return range(both[0], both[-1] + 1, both[1] - both[0] if len(both) > 1 else 1) if both else range(0)
 
 
 @kernel("AdvancedIndex")
 def advanced_index(xp: Any, x: Any, *arrays: Any, index: Any) -> Any:
-    return x[_native(index, arrays)]
+    return extras(xp).get(x, _native(index, arrays))
 
 
 @kernel("AdvancedIndexGrad", single=True)
 def advanced_index_grad(xp: Any, values: Any, *arrays: Any, index: Any, shape: Any) -> Any:
     out = xp.zeros(math.prod(shape), dtype=values.dtype)
-    add_at(xp, out, _places(xp, shape, _native(index, arrays)), values)
-    return xp.reshape(out, shape)
+    return xp.reshape(add_at(xp, out, _places(xp, shape, _native(index, arrays)), values), shape)
 
 
 def _places(xp: Any, shape: Any, key: Any) -> Any:
@@ -71,13 +110,13 @@ def _places(xp: Any, shape: Any, key: Any) -> Any:
     for axis, n in enumerate(shape):
         stride, after = math.prod(shape[axis + 1 :]), len(shape) - axis - 1
         coordinates = xp.reshape(xp.arange(n) * stride, (-1,) + (1,) * after)
-        places = places + xp.broadcast_to(coordinates, shape)[key]
+        places = places + extras(xp).get(xp.broadcast_to(coordinates, shape), key)
     return places
 
 
 @kernel("Gather")
 def gather(xp: Any, params: Any, indices: Any, *, axis: int) -> Any:
-    rows = xp.take(params, xp.reshape(indices, -1), axis=axis)  # the standard's take wants a vector
+    rows = xp.take(params, xp.reshape(indices, (-1,)), axis=axis)  # the standard's take wants a vector
     return xp.reshape(rows, (*params.shape[:axis], *indices.shape, *params.shape[axis + 1 :]))
 
 

@@ -6,12 +6,15 @@ import itertools
 import math
 from typing import Any
 
+import numpy as np
+
+from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import kernel
 
 
 def _adjoint(xp: Any, a: Any) -> Any:
     a = xp.matrix_transpose(a)
-    return xp.conj(a) if a.dtype.kind == "c" else a
+    return xp.conj(a) if extras(xp).kind(a.dtype) == "c" else a
 
 
 @kernel("MatrixInverse")
@@ -21,7 +24,7 @@ def inv(xp: Any, a: Any) -> Any:
 
 @kernel("MatrixPseudoInverse")
 def pinv(xp: Any, a: Any, *, rcond: float) -> Any:
-    return xp.linalg.pinv(a, rcond)
+    return xp.linalg.pinv(a, rtol=rcond)
 
 
 @kernel("MatrixSolve")
@@ -31,19 +34,16 @@ def solve(xp: Any, a: Any, b: Any, *, adjoint: bool) -> Any:
 
 @kernel("MatrixTriangularSolve")
 def triangular_solve(xp: Any, a: Any, b: Any, *, adjoint: bool, lower: bool, unit_diagonal: bool) -> Any:
-    batch = xp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = xp.broadcast_to(a, (*batch, *a.shape[-2:]))
     b = xp.broadcast_to(b, (*batch, *b.shape[-2:]))
     if math.prod(batch) > a.shape[-1]:  # more matrices than rows: loop over the rows
         return _substituted(xp, _adjoint(xp, a) if adjoint else a, b, lower != adjoint, unit_diagonal)
-    import scipy.linalg  # late: few need it, and it takes a while to import
-
     made = xp.empty(b.shape, dtype=b.dtype)
-    if made.size:
+    if 0 not in b.shape:
         for i in itertools.product(*map(range, batch)):
-            made[i] = scipy.linalg.solve_triangular(
-                a[i], b[i], trans=2 if adjoint else 0, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
-            )
+            one = (*i, ...)
+            made[one] = extras(xp).solve_triangular(a[one], b[one], adjoint, lower, unit_diagonal)
     return made
 
 
@@ -52,7 +52,7 @@ def _substituted(xp: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> A
     n = a.shape[-1]
     diagonal = xp.linalg.diagonal(a)
     if not unit_diagonal and xp.any(diagonal == 0):
-        raise xp.linalg.LinAlgError("singular matrix: a triangular one with a zero on its diagonal")
+        raise np.linalg.LinAlgError("singular matrix: a triangular one with a zero on its diagonal")
     made = xp.empty(b.shape, dtype=b.dtype)
     for i in range(n) if lower else range(n - 1, -1, -1):
         known = slice(0, i) if lower else slice(i + 1, n)

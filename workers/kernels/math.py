@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import KERNELS, kernel
 
 # op type -> name of the function in the array namespace
@@ -25,7 +28,7 @@ _NAMED = {
 
 def _named(name: str) -> Any:
     def run(xp: Any, *inputs: Any) -> Any:
-        return getattr(xp, name)(*inputs)
+        return (getattr(np, name) if xp is np else extras(xp).function(name))(*inputs)
 
     return run
 
@@ -36,9 +39,12 @@ for _type, _name in _NAMED.items():
 
 @kernel("Cast")
 def cast(xp: Any, x: Any, *, dtype: Any) -> Any:
-    if x.dtype.kind == "c" and dtype.kind not in "cb":
-        x = x.real  # as TensorFlow casts; NumPy would warn that the imaginary part is lost
-    return x.astype(dtype)
+    own = extras(xp)
+    if dtype.kind != "c" == own.kind(x.dtype):
+        if dtype.kind == "b":
+            return x != 0
+        x = xp.real(x)  # as TensorFlow casts; NumPy would warn that the imaginary part is lost
+    return own.astype(x, own.dtype(dtype))
 
 
 @kernel("Rsqrt")
@@ -48,7 +54,7 @@ def rsqrt(xp: Any, x: Any) -> Any:
 
 @kernel("Sigmoid")
 def sigmoid(xp: Any, x: Any) -> Any:
-    if x.dtype.kind == "c":
+    if extras(xp).kind(x.dtype) == "c":
         return 0.5 * xp.tanh(0.5 * x) + 0.5
     z = xp.exp(-xp.abs(x))  # never overflows, and keeps every digit of the small tail that tanh would lose
     return xp.where(x < 0, z, 1) / (1 + z)
@@ -56,9 +62,7 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
 def _special(name: str) -> Any:
     def run(xp: Any, x: Any) -> Any:
-        import scipy.special  # late: half of distgrad's users never need it, and it takes a while to import
-
-        return getattr(scipy.special, name)(x).astype(x.dtype)  # float16 comes back as float32
+        return extras(xp).special(name, x)
 
     return run
 
@@ -69,6 +73,4 @@ for _type, _name in {"Erf": "erf", "Erfc": "erfc", "Lgamma": "gammaln", "Digamma
 
 @kernel("Polygamma")
 def polygamma(xp: Any, x: Any, *, n: int) -> Any:
-    import scipy.special
-
-    return scipy.special.polygamma(n, x).astype(x.dtype)
+    return extras(xp).special("polygamma", x, n)

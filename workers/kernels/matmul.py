@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
+from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import kernel
 
 
@@ -13,10 +16,11 @@ from distgrad.workers.kernels.table import kernel
 def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Any:
     a = xp.matrix_transpose(a) if transpose_a else a
     b = xp.matrix_transpose(b) if transpose_b else b
+    product = np.matmul if xp is np else extras(xp).function("matmul")
     if b.ndim == 2 < a.ndim and not transpose_a:  # one large product is faster than a batch of small ones
         rows = xp.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
-        return xp.reshape(xp.matmul(rows, b), (*a.shape[:-1], b.shape[-1]))
-    return xp.matmul(a, b)
+        return xp.reshape(product(rows, b), (*a.shape[:-1], b.shape[-1]))
+    return product(a, b)
 
 
 # -- einsum: everything is permuting, summing and one product; BLAS does the products ----------------------------
@@ -64,7 +68,8 @@ def _pair(xp: Any, x: Any, a: str, y: Any, b: str, output: str) -> Any:
     batch = [c for c in output if c in a and c in b]
     left = [c for c in output if c not in b]
     right = [c for c in output if c not in a]
-    made = xp.matmul(_matrices(xp, x, a, batch, left, summed), _matrices(xp, y, b, batch, summed, right))
+    product = extras(xp).function("matmul")
+    made = product(_matrices(xp, x, a, batch, left, summed), _matrices(xp, y, b, batch, summed, right))
     sizes = dict(zip(a + b, (*x.shape, *y.shape), strict=True))
     order = [*batch, *left, *right]
     return _permuted(xp, xp.reshape(made, tuple(sizes[c] for c in order)), "".join(order), output)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-from distgrad.workers.kernels.table import kernel
+from distgrad.workers.backends import extras
+from distgrad.workers.kernels.table import KERNELS, kernel
 
 
 @kernel("Relu")
@@ -37,12 +39,37 @@ def softplus(xp: Any, x: Any) -> Any:
     return xp.maximum(x, xp.zeros((), dtype=x.dtype)) + xp.log1p(xp.exp(-xp.abs(x)))
 
 
+#: The tanh formula of gelu is x * sigmoid(q) with q = x (GELU_LINEAR + GELU_CUBIC x**2).
+GELU_LINEAR = math.sqrt(8 / math.pi)
+GELU_CUBIC = GELU_LINEAR * 0.044715
+SQRT_HALF = math.sqrt(0.5)
+NORMAL_PEAK = math.sqrt(0.5 / math.pi)
+
+
+@kernel("Gelu", single=True)
+def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
+    if approximate:
+        return x / (xp.exp((x * x * -GELU_CUBIC - GELU_LINEAR) * x) + 1)  # keeps the left tail that 1 + tanh rounds off
+    return x * 0.5 * KERNELS["Erfc"](xp, x * -SQRT_HALF)  # 1 + erf would lose the left tail to rounding
+
+
+@kernel("GeluGrad", single=True)
+def gelu_grad(xp: Any, g: Any, x: Any, *, approximate: bool) -> Any:
+    square = x * x
+    if approximate:
+        up = 1 / (xp.exp((square * -GELU_CUBIC - GELU_LINEAR) * x) + 1)
+        slope = (1 - up) * up * x * (square * (3 * GELU_CUBIC) + GELU_LINEAR) + up  # far out 0 * x, then 0 * x**2
+    else:
+        slope = xp.exp(square * -0.5) * NORMAL_PEAK * x + KERNELS["Erfc"](xp, x * -SQRT_HALF) * 0.5
+    return g * slope
+
+
 # -- softmax and its losses --------------------------------------------------------------------------------------
 
 
 def _shifted(xp: Any, x: Any, axis: int) -> Any:
     """x minus its largest element along the axis, so that exp cannot overflow."""
-    return x - xp.max(x, axis=axis, keepdims=True) if x.size else x
+    return x - xp.max(x, axis=axis, keepdims=True) if 0 not in x.shape else x
 
 
 @kernel("Softmax", single=True)
@@ -74,24 +101,28 @@ def softmax_cross_entropy(xp: Any, logits: Any, labels: Any, *, axis: int) -> An
 @kernel("SparseSoftmaxCrossEntropyWithLogits", single=True)
 def sparse_softmax_cross_entropy(xp: Any, logits: Any, labels: Any) -> Any:
     shifted = _shifted(xp, logits, -1)
-    return xp.log(xp.sum(xp.exp(shifted), axis=-1)) - shifted[_at(xp, labels, logits.shape[-1])]
+    return xp.log(xp.sum(xp.exp(shifted), axis=-1)) - extras(xp).get(shifted, _at(xp, labels, logits.shape[-1]))
 
 
 @kernel("SparseSoftmaxCrossEntropyWithLogitsGrad", single=True)
 def sparse_softmax_cross_entropy_grad(xp: Any, g: Any, logits: Any, labels: Any) -> Any:
-    made = softmax(xp, logits, axis=-1)
-    made[_at(xp, labels, logits.shape[-1])] -= 1
+    made = extras(xp).increase(softmax(xp, logits, axis=-1), _at(xp, labels, logits.shape[-1]), -1)
     made *= g[..., None]
     return made
 
 
 def _at(xp: Any, labels: Any, classes: int) -> tuple[Any, ...]:
-    """The index of each row's label; a label that is no class is an error, not the class counted from the end."""
-    low, high = (int(xp.min(labels)), int(xp.max(labels))) if labels.size else (0, classes - 1)
-    if low < 0 or high >= classes:
-        raise ValueError(f"labels must be classes from 0 to {classes - 1}, got values from {low} to {high}")
+    """The index of each row's label."""
+    check_labels(xp, labels, classes)
     rows = [xp.reshape(xp.arange(n), (n,) + (1,) * (labels.ndim - i - 1)) for i, n in enumerate(labels.shape)]
     return (*rows, labels)
+
+
+def check_labels(xp: Any, labels: Any, classes: int) -> None:
+    """A label that is no class is an error, not the class counted from the end."""
+    low, high = (int(xp.min(labels)), int(xp.max(labels))) if 0 not in labels.shape else (0, classes - 1)
+    if low < 0 or high >= classes:
+        raise ValueError(f"labels must be classes from 0 to {classes - 1}, got values from {low} to {high}")
 
 
 # -- normalisation -----------------------------------------------------------------------------------------------
@@ -107,12 +138,12 @@ def _normalised(xp: Any, x: Any, axis: Any, eps: float) -> tuple[Any, Any]:
 
 @kernel("LayerNorm", single=True)
 def layer_norm(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
-    return _normalised(xp, x, axis, eps)[0] if x.size else x
+    return _normalised(xp, x, axis, eps)[0] if 0 not in x.shape else x
 
 
 @kernel("LayerNormGrad", single=True)
 def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
-    if not x.size:
+    if 0 in x.shape:
         return g
     y, r = _normalised(xp, x, axis, eps)
     y *= xp.mean(g * y, axis=axis, keepdims=True)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from distgrad.workers.kernels.table import KERNELS, is_short, kernel
+import numpy as np
+
+from distgrad.workers.backends import extras
+from distgrad.workers.kernels.table import KERNELS, kernel
 
 Axes = tuple[int, ...]
 
@@ -28,7 +31,7 @@ def mean(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 def _reduction(name: str) -> Any:
     def run(xp: Any, x: Any, *, axis: Any, keepdims: bool) -> Any:
-        return getattr(xp, name)(x, axis=axis, keepdims=keepdims)
+        return (getattr(np, name) if xp is np else extras(xp).function(name))(x, axis=axis, keepdims=keepdims)
 
     return run
 
@@ -41,7 +44,7 @@ for _type, _name in {
 
 @kernel("LogSumExp", single=True)
 def logsumexp(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    size = xp.real(x) if x.dtype.kind == "c" else x
+    size = xp.real(x) if extras(xp).kind(x.dtype) == "c" else x
     if 0 in x.shape:
         top = xp.zeros_like(xp.sum(size, axis=axis, keepdims=True))  # an empty maximum has no value
     else:
@@ -75,25 +78,26 @@ def linear_scan(xp: Any, a: Any, b: Any, *, axis: int, reverse: bool) -> Any:
         a, b = xp.flip(a, axis=0), xp.flip(b, axis=0)
     width = 1
     while width < b.shape[0]:
-        b = xp.concat([b[:width], b[width:] + a[width:] * b[:-width]], axis=0)
-        a = xp.concat([a[:width], a[width:] * a[:-width]], axis=0)
+        b = xp.concat([b[:width, ...], b[width:, ...] + a[width:, ...] * b[:-width, ...]], axis=0)
+        a = xp.concat([a[:width, ...], a[width:, ...] * a[:-width, ...]], axis=0)
         width *= 2
     return xp.moveaxis(xp.flip(b, axis=0) if reverse else b, 0, axis)
 
 
 @kernel("Sort", single=True)
 def sort(xp: Any, x: Any, *, axis: int) -> Any:
-    return xp.sort(x, axis=axis)
+    return extras(xp).function("sort")(x, axis=axis)
 
 
 @kernel("ArgSort")
 def argsort(xp: Any, x: Any, *, axis: int) -> Any:
-    return xp.argsort(_sortable(xp, x), axis=axis, stable=True)
+    return extras(xp).function("argsort")(_sortable(xp, x), axis=axis, stable=True)
 
 
 def _sortable(xp: Any, x: Any) -> Any:
     """x with NaN in its place at the end, which it has not in bfloat16."""
-    return x.astype(xp.float32) if is_short(x.dtype) else x
+    own = extras(xp)
+    return own.astype(x, xp.float32) if own.is_short(x.dtype) else x
 
 
 #: Up to this share of an axis, finding the smallest of the k largest first is cheaper than sorting everything.
@@ -103,7 +107,7 @@ _FEW = 8
 @kernel("TopK")
 def top_k(xp: Any, x: Any, *, k: int) -> Any:
     wide = _sortable(xp, x)
-    if 0 < k <= x.shape[-1] // _FEW and x.size and not _has_nan(xp, wide):
+    if 0 < k <= x.shape[-1] // _FEW and 0 not in x.shape and not _has_nan(xp, wide):
         places = _largest(xp, wide, k)
         order = _descending(xp, xp.take_along_axis(wide, places, axis=-1))
         indices = xp.take_along_axis(places, order, axis=-1)
@@ -113,20 +117,20 @@ def top_k(xp: Any, x: Any, *, k: int) -> Any:
 
 
 def _has_nan(xp: Any, x: Any) -> bool:
-    return x.dtype.kind in "fc" and bool(xp.any(xp.isnan(x)))
+    return extras(xp).kind(x.dtype) in "fc" and bool(xp.any(xp.isnan(x)))
 
 
 def _descending(xp: Any, x: Any) -> Any:
     """The indices that sort from the largest down: backwards twice, so that of equal elements the first comes first."""
-    order = xp.argsort(xp.flip(x, axis=-1), axis=-1, stable=True)
+    order = extras(xp).function("argsort")(xp.flip(x, axis=-1), axis=-1, stable=True)
     return x.shape[-1] - 1 - xp.flip(order, axis=-1)
 
 
 def _largest(xp: Any, x: Any, k: int) -> Any:
     """Where the k largest elements are, in ascending order of place; of those equal to the smallest, the first."""
     n = x.shape[-1]
-    least = xp.partition(x, n - k, axis=-1)[..., n - k, None]
+    least = extras(xp).partition(x, n - k)[..., n - k, None]
     above, level = x > least, x == least
-    free = k - xp.sum(above, axis=-1, keepdims=True)
-    level &= xp.cumulative_sum(level, axis=-1) <= free
+    free = k - xp.count_nonzero(above, axis=-1, keepdims=True)
+    level &= xp.cumulative_sum(xp.astype(level, xp.int64), axis=-1) <= free
     return xp.reshape(xp.nonzero(above | level)[-1], (*x.shape[:-1], k))

@@ -1,4 +1,4 @@
-"""The kernel table and the decorator that fills it."""
+"""The kernel tables and the decorator that fills them."""
 
 from __future__ import annotations
 
@@ -6,41 +6,47 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
+from distgrad.workers.backends import extras
+
 Kernel = Callable[..., Any]
 K = TypeVar("K", bound=Kernel)
 
+#: What runs on every array namespace.
 KERNELS: dict[str, Kernel] = {}
+#: By backend, what one array library does better in its own terms.
+KERNELS_OF: dict[str, dict[str, Kernel]] = {"torch": {}}
 
 
-def kernel(*op_types: str, single: bool = False) -> Callable[[K], K]:
+def lookup(backend: str, op_type: str) -> Kernel:
+    """The kernel of an op type on this backend: its own, or the one that runs on every namespace."""
+    return KERNELS_OF.get(backend, {}).get(op_type) or KERNELS[op_type]
+
+
+def kernel(*op_types: str, single: bool = False, backend: str | None = None) -> Callable[[K], K]:
     """Register a function `kernel(xp, *inputs, **attrs)` for one or more op types; a tuple is several outputs.
 
     With `single`, an op whose first input has floats of 16 bits is computed in float32 and rounded once: a sum of ones
-    in bfloat16 would stay at 256, in float16 at 2048.
+    in bfloat16 would stay at 256, in float16 at 2048. With `backend`, it is the kernel of that one alone.
     """
+    table = KERNELS if backend is None else KERNELS_OF[backend]
 
     def register(f: K) -> K:
         for op_type in op_types:
-            if op_type in KERNELS:
+            if op_type in table:
                 raise KeyError(f"two kernels for op type {op_type!r}")
-            KERNELS[op_type] = _in_single(f) if single else f
+            table[op_type] = _in_single(f) if single else f
         return f
 
     return register
 
 
-def is_short(dtype: Any) -> bool:
-    """Whether this is float16 or bfloat16, which NumPy itself does not know as a float."""
-    return bool(dtype.itemsize == 2 and dtype.kind in "fV")
-
-
 def _in_single(run: Kernel) -> Kernel:
     @wraps(run)
     def wide(xp: Any, *inputs: Any, **attrs: Any) -> Any:
-        short = inputs[0].dtype
-        if not is_short(short):
+        short, own = inputs[0].dtype, extras(xp)
+        if not own.is_short(short):
             return run(xp, *inputs, **attrs)
-        made = run(xp, *[x.astype(xp.float32) if x.dtype == short else x for x in inputs], **attrs)
-        return made.astype(short)
+        made = run(xp, *[own.astype(x, xp.float32) if x.dtype == short else x for x in inputs], **attrs)
+        return own.astype(made, short)
 
     return wide

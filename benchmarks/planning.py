@@ -1,0 +1,157 @@
+"""Time to plan: lowering, each pass, all of them as `optimize`, fusing and partitioning, for programs of many ops.
+
+Two models with their gradients, sized by the steps of their lowered programs: a chain `y = sin(y) * x` of small vectors,
+and a deep network of `tanh(y @ w + b)`. Each row is a process of its own. Prints milliseconds of CPU time, and at the
+end the microseconds per op of the whole way (lower, optimize, fuse, partition) and the memory it took on top of the
+graph. The exit code is 1 where a bar is missed: 100,000 ops within 5 s and 1,000,000 within 60 s, and of these for lower
+and optimize together 2 s and 25 s.
+
+    python benchmarks/planning.py
+    python benchmarks/planning.py --sizes 10000 100000
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import distgrad as dg
+from distgrad.registry import OPS
+from distgrad.scheduler import lower, passes
+from distgrad.workers import reference
+
+#: ops -> seconds for the whole way, seconds for lower and optimize.
+BARS = {100_000: (5.0, 2.0), 1_000_000: (60.0, 25.0)}
+WHOLE = ("lower", "optimize", "fuse", "partition")
+COLUMNS = ("lower", "alias", "fold", "simplify", "merge_equal", "slice_sums", "trees", "optimize", "fuse", "partition")
+
+Model = tuple[list[dg.Tensor], list[dg.Tensor]]
+
+
+def chain(ops: int) -> Model:
+    """Five steps a link: two forward, three backward; and one sum of all that reaches x."""
+    x = dg.placeholder((4,), "float32")
+    y = x
+    for _ in range(ops // 6):
+        y = dg.sin(y) * x
+    return [y, *dg.gradients(y, x)], [x]
+
+
+def mlp(ops: int) -> Model:
+    """Ten steps a layer, over eight layers' weights that are used again and again."""
+    x = dg.placeholder((8, 16), "float32")
+    weights = [dg.placeholder((16, 16), "float32") for _ in range(8)]
+    biases = [dg.placeholder((16,), "float32") for _ in range(8)]
+    y = x
+    for i in range(ops // 10):
+        y = dg.tanh(y @ weights[i % 8] + biases[i % 8])
+    loss = dg.mean(dg.square(y))
+    return [loss, *dg.gradients(loss, [*weights, *biases])], [x, *weights, *biases]
+
+
+MODELS = {"chain": chain, "mlp": mlp}
+
+
+def evaluate(step: Any, arrays: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
+    return reference.apply(OPS[step.type], arrays, step.attrs, specs)
+
+
+def stages() -> list[tuple[str, Callable[[Any], Any], bool]]:
+    """Name, function, and whether the next stage goes on from its result (the passes of `optimize` run beside it)."""
+    found: list[tuple[str, Callable[[Any], Any], bool]] = [
+        ("alias", passes.alias, False),
+        ("fold", lambda program: passes.fold(program, evaluate), False),
+        ("simplify", passes.simplify, False),
+        ("merge_equal", passes.merge_equal, False),
+        ("slice_sums", passes.slice_sums, False),
+        ("trees", passes.trees, False),
+        ("optimize", lambda program: passes.optimize(program, evaluate), True),
+    ]
+    for name, make in (("fuse", lambda f: f), ("partition", _partition)):
+        module = _module(f"distgrad.scheduler.{name}")
+        if module is not None:
+            found.append((name, make(getattr(module, name)), True))
+    return found
+
+
+def _module(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        return None
+
+
+def _partition(partition: Any) -> Callable[[Any], Any]:
+    from distgrad.scheduler import local_cluster
+
+    cluster = local_cluster(2, None)
+    return lambda program: partition(program, cluster)
+
+
+def measure(model: str, ops: int) -> dict[str, float]:
+    with dg.Graph():
+        fetches, feeds = MODELS[model](ops)
+    memory = _peak()
+    seconds = {}
+    start = time.process_time()
+    program: Any = lower(fetches, feeds)
+    seconds["lower"] = time.process_time() - start
+    steps = len(program.steps)
+    for name, run, onwards in stages():
+        start = time.process_time()
+        made = run(program)
+        seconds[name] = time.process_time() - start
+        program = made if onwards else program
+    return {**seconds, "steps": steps, "memory": _peak() - memory}
+
+
+def _peak() -> float:
+    """The most memory this process has had, in MB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def run_child(model: str, ops: int) -> dict[str, float]:
+    done = subprocess.run([sys.executable, __file__, "--child", model, str(ops)], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{model} with {ops} ops failed:\n{done.stderr}")
+    row: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def report(model: str, ops: int, row: dict[str, float]) -> bool:
+    total, both = sum(row.get(name, 0.0) for name in WHOLE), row["lower"] + row["optimize"]
+    cells = [f"{row[name] * 1e3:12,.0f}" if name in row else f"{'-':>12}" for name in COLUMNS]
+    print(f"{model:8}{row['steps']:>11,.0f}{''.join(cells)}{total * 1e3:12,.0f}", end="")
+    print(f"{total / row['steps'] * 1e6:10.1f}{row['memory']:10,.0f}", end="")
+    bars = BARS.get(ops)
+    if bars is None:
+        print()
+        return True
+    reached = total <= bars[0] and both <= bars[1]
+    print(f"   {total:.1f} of {bars[0]:g} s, {both:.1f} of {bars[1]:g} s: {'reached' if reached else 'MISSED'}")
+    return reached
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, *BARS])
+    parser.add_argument("--child", nargs=2, metavar=("MODEL", "OPS"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        print(json.dumps(measure(args.child[0], int(args.child[1]))))
+        return
+    print(f"{'':8}{'ops':>11}{''.join(f'{name:>12}' for name in COLUMNS)}{'total ms':>12}{'us/op':>10}{'MB':>10}")
+    reached = [report(model, ops, run_child(model, ops)) for ops in args.sizes for model in MODELS]
+    sys.exit(not all(reached))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The command line: `distgrad calibrate`, also as `python -m distgrad`. Nothing else imports this module.
+
+Results go to the standard output, everything said on the way to the error output. Exit codes: 0 done, 1 failed, 2 wrong
+use.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Annotated, Any
+
+import typer
+
+from distgrad import __version__
+from distgrad.scheduler.cluster import Machine
+from distgrad.workers import calibrate as calibration
+
+# Errors that a user can mend are told in one line; any other is a plain traceback, as from every Python program.
+app = typer.Typer(name="distgrad", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def main() -> None:
+    """The console script."""
+    app()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"distgrad {__version__}")
+        raise typer.Exit
+
+
+_Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")]
+
+
+@app.callback()
+def distgrad(version: _Version = False) -> None:
+    """Gradients of NumPy models as dataflow graphs, on one machine or on a cluster."""
+
+
+@app.command()
+def calibrate(
+    threads: Annotated[int | None, typer.Option(help="Threads that a task may use; all cpus by default.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the rates as JSON, for a cluster file.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
+) -> None:
+    """Measure the rates of this machine that predictions are made of, and keep them."""
+    count = _threads(threads)
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        try:
+            found = calibration.calibrate(count, force=force, progress=_progress)
+        except OSError as e:
+            typer.echo(f"error: {e.strerror}", err=True)
+            raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps(calibration.document(found, count), indent=2))
+    else:
+        typer.echo(table(found))
+        typer.echo(f"kept in {calibration.cache_file(count)}")
+
+
+def _threads(threads: int | None) -> int | None:
+    try:
+        return None if threads is None else calibration.check_threads(threads)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--threads") from None
+
+
+def _progress(text: str) -> None:
+    typer.echo(f"{text} ...", err=True)
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    typer.echo(f"warning: {message}", err=True)
+
+
+#: Name of a rate, the factor and the unit that it is shown in, and what it is.
+_ROWS = (
+    ("gemm_flops", 1e-9, "Gflop/s", "matrix product, float32, one cpu"),
+    ("gemm_flops64", 1e-9, "Gflop/s", "matrix product, float64, one cpu"),
+    ("gemm_half", 1, "", "smallest dimension at half of that rate"),
+    ("gemm_parallel", 100, "%", "of a cpu gained with each further one"),
+    ("memory_bandwidth", 1e-9, "GB/s", "memory, all cpus"),
+    ("memory_bandwidth_one", 1e-9, "GB/s", "memory, one cpu"),
+    ("cache_bandwidth", 1e-9, "GB/s", "cache, one cpu"),
+    ("cache_bytes", 2.0**-20, "MiB", "stay in cache"),
+    ("elementwise", 1e-9, "G/s", "cheap functions of elements, float32, one cpu"),
+    ("transcendental", 1e-9, "G/s", "exp and such, float32, one cpu"),
+    ("irregular", 1e-6, "M/s", "places visited one by one, one cpu"),
+    ("kernel_seconds", 1e6, "µs", "one kernel call"),
+    ("spread_seconds", 1e6, "µs", "handing work to a thread"),
+    ("task_seconds", 1e6, "µs", "one local task"),
+)
+
+
+def table(machine: Machine) -> str:
+    """The measured rates, one per line."""
+    rates = machine.to_json()
+    return "\n".join(f"{rates[name] * by:10.4g} {unit:8} {text}" for name, by, unit, text in _ROWS)

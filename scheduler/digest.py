@@ -1,0 +1,114 @@
+"""The digest of what a plan is made from: program, cluster, options. Equal content, equal digest, in every process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from distgrad.errors import Source
+from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.program import Program, Step
+from distgrad.types import Spec
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.plan import Options
+
+#: So many steps are hashed at once: one long text is cheaper than many short ones.
+_CHUNK = 4096
+#: Values whose repr says all there is to say about them, on every machine.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def content_digest(program: Program, cluster: Cluster, options: Options) -> str:
+    """The key under which a plan may be kept.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import Options, local_cluster, lower
+    >>> def key():
+    ...     with dg.Graph():
+    ...         return content_digest(lower([dg.constant(1.0)]), local_cluster(2, 1 << 30), Options())
+    >>> key() == key(), len(key())
+    (True, 64)
+    """
+    hasher = hashlib.sha256(program_digest(program).encode())
+    hasher.update(repr(_plain(cluster.to_json())).encode())
+    hasher.update(repr(_plain(asdict(options))).encode())
+    return hasher.hexdigest()
+
+
+def program_digest(program: Program) -> str:
+    """The digest of a program alone: types, ids, attributes with the bytes of arrays, names and lines of all steps."""
+    hasher = hashlib.sha256()
+    for start in range(0, len(program.types), _CHUNK):
+        hasher.update("".join(_types(program.types[start : start + _CHUNK])).encode())
+    lines: dict[Source, str] = {}
+    for start in range(0, len(program.steps), _CHUNK):
+        chunk = [_step(step, lines) for step in program.steps[start : start + _CHUNK]]
+        hasher.update(repr(chunk).encode(errors="surrogatepass"))
+    ends = program.feeds, program.fetches, program.reads, program.writes
+    hasher.update(repr(ends).encode(errors="surrogatepass"))
+    return hasher.hexdigest()
+
+
+def _types(types: tuple[Spec, ...]) -> list[str]:
+    known: dict[Spec, str] = {}
+    found = []
+    for spec in types:
+        text = known.get(spec)
+        if text is None:
+            text = known[spec] = f"{spec.shape}{_dtype(spec.dtype)};"
+        found.append(text)
+    return found
+
+
+def _dtype(dtype: np.dtype[Any]) -> str:
+    return f"{dtype.name}/{dtype.str}"  # bfloat16 has the str of two raw bytes, strings differ only in theirs
+
+
+def _step(step: Step, lines: dict[Source, str]) -> tuple[Any, ...]:
+    line = lines.get(step.source)
+    if line is None:
+        line = lines[step.source] = str(step.source)
+    attrs = _mapping(step.attrs) if step.attrs else ()
+    body = [_step(inner, lines) for inner in step.body]  # bodies hold no bodies
+    return step.type, step.inputs, step.outputs, attrs, step.after, line, step.name, step.device, body
+
+
+def _mapping(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, value if type(value) in _PLAIN else _plain(value)) for name, value in attrs.items()]
+
+
+def _plain(value: Any) -> Any:
+    """A value as something whose repr is its content.
+
+    Arrays go by their bytes. An object of a user's own op goes by the name of its type and its repr, so a class whose
+    repr hides a difference hides it from the digest too; one without a repr of its own goes by its fields.
+    """
+    if isinstance(value, _PLAIN):
+        return type(value).__name__, value
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
+        if array.dtype.hasobject:
+            return "array", array.shape, _plain(array.tolist())
+        return "array", array.shape, _dtype(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
+    if isinstance(value, np.dtype):
+        return "dtype", _dtype(value)
+    if isinstance(value, tuple | list):
+        return type(value).__name__, [_plain(item) for item in value]
+    if isinstance(value, Mapping):
+        return "mapping", [(_plain(key), _plain(item)) for key, item in value.items()]
+    return _object(value)
+
+
+def _object(value: Any) -> Any:
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if callable(value) and hasattr(value, "__qualname__"):  # a function or a class: where it is defined
+        return name, f"{value.__module__}.{value.__qualname__}"
+    if kind.__repr__ is object.__repr__:  # its address, which is another one in every process
+        return name, _plain(dict(getattr(value, "__dict__", {})))
+    return name, repr(value)

@@ -1,0 +1,310 @@
+"""Fusing: elementwise steps over one shape, and the row-wise steps and reductions among them, become one Fused step.
+
+A fused step is run in blocks of rows that stay in the cache, so that only what enters and leaves it goes through
+memory. Its `space` is the shape that it runs over, and `split` says how many leading axes of it are cut into blocks:
+what lies behind them is whole in every block, so a softmax or the mean of a row can be among the steps.
+
+Steps are joined by stage. Within a space, a step has the stage of what it reads; whatever leaves the space, or passes a
+step that cannot be fused, comes out one stage later. A path that leaves a group and comes back would need a later stage
+on the way, so joining steps of one space and one stage never makes a cycle.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from distgrad.scheduler.program import FUSED, Program, Step, check_program
+from distgrad.types import Shape, Spec
+
+#: Op types that compute each element from the same element of their inputs, which broadcast.
+ELEMENTWISE = frozenset(
+    """Abs Acos Acosh Add AddN Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Cast Cbrt Ceil Conj Cos Cosh
+    Digamma Div Elu Equal Erf Erfc Exp Exp2 Expm1 Floor FloorDiv Gelu GeluGrad Greater GreaterEqual Hypot Imag Invert
+    IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Lgamma Log Log10 Log1p Log2 LogAddExp LogicalAnd
+    LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Mul Neg NotEqual OnesLike Pow Real Reciprocal Relu ReluGrad
+    Rint Rsqrt Select Sigmoid Sign Sin Sinh Softplus Sqrt Square Sub Tan Tanh Trunc ZerosLike""".split()
+)
+
+#: Op types that compute each row of their first input's shape from the same row, along their `axis`.
+ROWWISE = frozenset({"Softmax", "SoftmaxGrad", "LogSoftmax", "LayerNorm", "LayerNormGrad"})
+
+#: Rowwise too, along the last axis, but with an input or a result that has one element per row.
+LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": 0, "SparseSoftmaxCrossEntropyWithLogitsGrad": 1}
+
+#: Reductions that can be put together from those of blocks.
+REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min"})
+
+#: Below this many elements a group gains nothing: the arrays are in the cache anyway.
+SMALL = 2048
+#: A row (what lies behind the split) longer than this does not fit the cache a few times.
+LONG_ROW = 1 << 16
+#: From this many elements on even a single step gains from running in blocks, on several threads.
+LARGE = 1 << 17
+
+
+class Role(NamedTuple):
+    """How a step takes part in a group: over which space, split at most where, and whether others may go on from it."""
+
+    space: Shape
+    split: int
+    goes_on: bool
+
+
+def fuse(program: Program) -> Program:
+    """Join what can run in blocks together; the results differ at most by the order of sums that blocks make.
+
+    >>> import numpy as np
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import lower
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((64, 100))
+    ...     y = dg.sum(dg.tanh(x) * 2.0)
+    >>> [step.type for step in fuse(lower([y], [x])).steps]
+    ['Const', 'Fused']
+    """
+    groups = _groups(program)
+    if not groups:
+        return program
+    return check_program(replace(program, steps=_contracted(program, groups)))
+
+
+def role(step: Step, types: Sequence[Spec]) -> Role | None:
+    """How this step can take part in a group; None where it cannot."""
+    find = _RULES.get(step.type)
+    if find is None or step.after or len(step.outputs) != 1:
+        return None
+    made = types[step.outputs[0]]
+    if made.dtype.itemsize == 2 and made.dtype.kind in "fV":
+        return None  # sums of 16-bit floats are kept in 32 bits, which is the kernels' own business
+    return find(step, types)
+
+
+def _elementwise(step: Step, types: Sequence[Spec]) -> Role | None:
+    space = types[step.outputs[0]].shape
+    if math.prod(space) < SMALL:
+        return None
+    split = len(space)
+    for v in step.inputs:
+        shape = types[v].shape
+        if shape != space and shape != ():
+            split = min(split, _cut(shape, space))
+    return Role(space, split, True)
+
+
+def _cut(shape: Shape, space: Shape) -> int:
+    """How many leading axes can be cut if this operand is either cut along all of them or along none."""
+    aligned = (1,) * (len(space) - len(shape)) + shape
+    whole = next((i for i, n in enumerate(aligned) if n != 1 and space[i] != 1), len(space))
+    cut = next((i for i, (n, m) in enumerate(zip(aligned, space, strict=True)) if n != m), len(space))
+    return max(whole, cut)
+
+
+def _rowwise(step: Step, types: Sequence[Spec]) -> Role | None:
+    space = types[step.inputs[0]].shape
+    axis = step.attrs["axis"]
+    axes = sorted(axis) if isinstance(axis, tuple) else [axis]
+    if math.prod(space) < SMALL or axes != list(range(len(space) - len(axes), len(space))):
+        return None
+    return Role(space, axes[0], True)
+
+
+def _loss(step: Step, types: Sequence[Spec]) -> Role | None:
+    space = types[step.inputs[LOSSES[step.type]]].shape
+    if math.prod(space) < SMALL:
+        return None
+    return Role(space, len(space) - 1, types[step.outputs[0]].shape == space)
+
+
+def _reduction(step: Step, types: Sequence[Spec]) -> Role | None:
+    space = types[step.inputs[0]].shape
+    axes = step.attrs["axis"]
+    if math.prod(space) < SMALL or not axes:
+        return None
+    leading = next((i for i in range(len(space)) if i not in axes), len(space))
+    if leading:
+        return Role(space, leading, False)
+    return Role(space, min(axes), bool(step.attrs["keepdims"]))
+
+
+_RULES: dict[str, Callable[[Step, Sequence[Spec]], Role | None]] = {
+    **dict.fromkeys(ELEMENTWISE, _elementwise),
+    **dict.fromkeys(ROWWISE, _rowwise),
+    **dict.fromkeys(LOSSES, _loss),
+    **dict.fromkeys(REDUCTIONS, _reduction),
+}
+
+
+class _Group:
+    __slots__ = ("into", "members", "role")
+
+    def __init__(self, role: Role):
+        self.role = role
+        self.members: list[int] = []
+        self.into: _Group | None = None  # the group that took this one over
+
+    def now(self) -> _Group:
+        group = self
+        while group.into is not None:
+            group = group.into
+        return group
+
+
+def _row(space: Shape, split: int) -> int:
+    return math.prod(space[split:])
+
+
+def _groups(program: Program) -> list[_Group]:
+    """The groups worth making, each with its steps in order."""
+    types = program.types
+    stage_of: dict[int, int] = dict.fromkeys(program.given, -1)
+    space_of: dict[int, Any] = {}
+    step_stage: list[int] = []
+    found: dict[Any, _Group] = {}
+    every: list[_Group] = []
+    for i, step in enumerate(program.steps):
+        part = role(step, types)
+        stage = _stage(step, stage_of, space_of, step_stage, None if part is None else (part.space, step.device))
+        if part is not None:
+            if not 0 < part.split or _row(part.space, part.split) > LONG_ROW:
+                part = None
+                stage = _stage(step, stage_of, space_of, step_stage, None)
+            else:
+                stage = _join(i, step, part, stage, types, found, every)
+        for v in step.outputs:
+            stage_of[v] = stage
+            if part is not None and part.goes_on:
+                space_of[v] = (part.space, step.device)
+        step_stage.append(stage)
+    return [group for group in every if _worth_it(group)]
+
+
+def _stage(
+    step: Step, stage_of: dict[int, int], space_of: dict[int, Any], step_stage: Sequence[int], space: Any
+) -> int:
+    """The earliest stage of a step; what comes from outside the program or from no inputs is there before the first."""
+    stage = 0 if step.inputs or step.after else -1
+    for v in step.inputs:
+        at = stage_of[v] if space is not None and space_of.get(v) == space else stage_of[v] + 1
+        if at > stage:
+            stage = at
+    for j in step.after:
+        stage = max(stage, step_stage[j] + 1)
+    return stage
+
+
+def _join(
+    i: int,
+    step: Step,
+    part: Role,
+    stage: int,
+    types: Sequence[Spec],
+    found: dict[Any, _Group],
+    every: list[_Group],
+) -> int:
+    """Put a step into the group that made or reads what it reads; gives the stage that it ends up with."""
+    size = math.prod(part.space)
+    full = [v for v in step.inputs if math.prod(types[v].shape) == size]
+    while True:
+        key = stage, part.space, step.device
+        near = list(dict.fromkeys([g.now() for v in full if (g := found.get((key, v))) is not None]))
+        split = min([part.split, *(g.role.split for g in near)])
+        if _row(part.space, split) <= LONG_ROW:
+            break
+        stage += 1  # together the rows would be too long: a group of its own, one stage later
+    group = near[0] if near else _Group(part)
+    if not near:
+        every.append(group)
+    for other in near[1:]:
+        group.members += other.members
+        other.members, other.into = [], group
+    group.role = Role(part.space, split, True)
+    group.members.append(i)
+    for v in (*full, *step.outputs):
+        found[key, v] = group
+    return stage
+
+
+def _worth_it(group: _Group) -> bool:
+    return len(group.members) > 1 or (len(group.members) == 1 and math.prod(group.role.space) >= LARGE)
+
+
+# -- the program with each group as one step ---------------------------------------------------------------------
+
+
+def _contracted(program: Program, groups: Iterable[_Group]) -> tuple[Step, ...]:
+    steps = program.steps
+    node_of = list(range(len(steps)))
+    inside: dict[int, _Group] = {}
+    for group in groups:
+        group.members.sort()
+        for i in group.members:
+            node_of[i] = group.members[-1]
+        inside[group.members[-1]] = group
+    order = _sorted(program, node_of)
+    place = {node: at for at, node in enumerate(order)}
+    outside = _read_outside(program, node_of)
+    made = []
+    for node in order:
+        step = steps[node]
+        if node in inside:
+            made.append(_fused(program, inside[node], outside))
+        elif step.after:
+            after = tuple(sorted({place[node_of[j]] for j in step.after}))
+            made.append(
+                Step(step.type, step.inputs, step.outputs, step.attrs, after, step.source, step.name, step.device)
+            )
+        else:
+            made.append(step)
+    return tuple(made)
+
+
+def _sorted(program: Program, node_of: Sequence[int]) -> list[int]:
+    """The nodes in an order in which each comes after what it reads and waits for, near the order of the steps."""
+    maker = {v: node_of[i] for i, step in enumerate(program.steps) for v in step.outputs}
+    waiting = dict.fromkeys(node_of, 0)
+    readers: dict[int, list[int]] = {}
+    for i, step in enumerate(program.steps):
+        node = node_of[i]
+        before = {maker[v] for v in step.inputs if v in maker}
+        before.update([node_of[j] for j in step.after])
+        before.discard(node)
+        for b in before:
+            readers.setdefault(b, []).append(node)
+            waiting[node] += 1
+    ready = [node for node, count in waiting.items() if not count]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for reader in readers.get(node, ()):
+            waiting[reader] -= 1
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) != len(waiting):
+        raise AssertionError("fusing made a cycle")
+    return order
+
+
+def _read_outside(program: Program, node_of: Sequence[int]) -> set[int]:
+    """The values that are read by another node than the one that makes them, or wanted."""
+    maker = {v: node_of[i] for i, step in enumerate(program.steps) for v in step.outputs}
+    outside = set(program.wanted)
+    for i, step in enumerate(program.steps):
+        node = node_of[i]
+        outside.update([v for v in step.inputs if maker.get(v) != node])
+    return outside
+
+
+def _fused(program: Program, group: _Group, outside: set[int]) -> Step:
+    body = tuple([program.steps[i] for i in group.members])
+    made = {v for step in body for v in step.outputs}
+    inputs = tuple(dict.fromkeys([v for step in body for v in step.inputs if v not in made]))
+    outputs = tuple([v for step in body for v in step.outputs if v in outside])
+    last = body[-1]
+    attrs = {"space": group.role.space, "split": group.role.split}
+    return Step(FUSED, inputs, outputs, attrs, (), last.source, last.name, last.device, body)

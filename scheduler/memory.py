@@ -1,0 +1,226 @@
+"""Memory: how many bytes a run holds at its peak, found by walking the steps with what is live, before anything runs.
+
+Counted is what the run itself allocates: intermediates, scratch, results. Feeds, variables and constants are there
+already. A view has no bytes of its own and keeps what it looks at alive. Knows steps and types, no plans beyond theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+from distgrad.errors import BudgetError
+from distgrad.scheduler.fuse import ELEMENTWISE
+from distgrad.scheduler.program import Program, Step
+from distgrad.types import Spec
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.plan import Plan
+
+#: Op types whose outputs are views of their first input, elements in the same order and without gaps.
+PLAIN_VIEWS = frozenset({"Identity", "PreventGradient", "Reshape", "StopGradient"})
+#: Op types whose outputs are views of their first input with other strides: a Reshape of one is a copy.
+STRIDED_VIEWS = frozenset(
+    {"BroadcastTo", "Imag", "MatrixDiagPart", "Real", "Reverse", "Split", "StridedSlice", "Transpose", "Unstack"}
+)
+#: Output i is input i.
+PAIRED_VIEWS = frozenset({"IdentityN"})
+VIEWS = PLAIN_VIEWS | STRIDED_VIEWS | PAIRED_VIEWS
+
+#: Values inside a Fused step exist for one block at a time: so many elements at most.
+BLOCK = 1 << 16
+
+_NEVER = 1 << 62
+
+
+class Live(NamedTuple):
+    """A buffer that is held at the peak: the value it was made for, and its bytes."""
+
+    value: int
+    nbytes: int
+
+
+class Peak(NamedTuple):
+    """The most bytes that are held at once, the position of the step at which they are, and who holds them."""
+
+    nbytes: int
+    position: int
+    live: tuple[Live, ...]
+
+    @property
+    def largest(self) -> tuple[Live, ...]:
+        """The three that matter."""
+        return self.live[:3]
+
+
+def value_bytes(types: Sequence[Spec]) -> list[int]:
+    """The bytes of every value."""
+    return [prod(shape) * dtype.itemsize for shape, dtype in types]
+
+
+def peak(program: Program, order: Sequence[int] | None = None, kept: Iterable[int] | None = None) -> Peak:
+    """The peak of running these steps (by default all) in this order, with `kept` (what is wanted) alive to the end.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import lower
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((1000,))
+    ...     y = dg.sum(dg.exp(x) @ dg.constant(1.0, shape=(1000, 10)))
+    >>> peak(lower([y], [x])).nbytes  # exp(x) and what the product makes of it
+    8080
+    """
+    steps = program.steps if order is None else [program.steps[i] for i in order]
+    walk = Walk(steps, value_bytes(program.types), program.types, program.wanted if kept is None else kept)
+    nbytes, position, _ = walk.run()
+    held = walk.run(stop=position)[2]
+    live = sorted([Live(v, n) for v, n in held.items()], key=lambda item: (-item.nbytes, item.value))
+    return Peak(nbytes, position, tuple(live))
+
+
+class Walk:
+    """Steps with the buffers they touch: which buffer each value lies in, and after which step it dies."""
+
+    def __init__(self, steps: Sequence[Step], nbytes: Sequence[int], types: Sequence[Spec], kept: Iterable[int]):
+        self.steps = steps
+        self.nbytes = nbytes
+        self.types = types
+        self.buffer: dict[int, int] = {}
+        self.last: dict[int, int] = {}
+        self._find_buffers()
+        for v in kept:
+            if v in self.buffer:
+                self.last[self.buffer[v]] = _NEVER
+
+    def _find_buffers(self) -> None:
+        buffer, last = self.buffer, self.last
+        strided: set[int] = set()
+        for k, step in enumerate(self.steps):
+            for v in step.inputs:
+                if v in buffer:
+                    last[buffer[v]] = k
+            if step.type in VIEWS and not (step.type == "Reshape" and step.inputs[0] in strided):
+                self._look(step, strided)
+            elif step.type != "Const":
+                for v in step.outputs:
+                    buffer[v] = v
+                    last[v] = k
+
+    def _look(self, step: Step, strided: set[int]) -> None:
+        """The outputs of a view lie where its input does; views of what is given lie in no buffer of ours."""
+        read = step.inputs if step.type in PAIRED_VIEWS else step.inputs[:1] * len(step.outputs)
+        for v, seen in zip(step.outputs, read, strict=True):
+            if seen in self.buffer:
+                self.buffer[v] = self.buffer[seen]
+            if step.type in STRIDED_VIEWS or seen in strided:
+                strided.add(v)
+
+    def run(self, stop: int = -1) -> tuple[int, int, dict[int, int]]:
+        """The peak in bytes, the position of the step at which it is, and what is held at the end or inside `stop`."""
+        held: dict[int, int] = {}
+        top, where, total = 0, 0, 0
+        buffer, last, nbytes = self.buffer, self.last, self.nbytes
+        for k, step in enumerate(self.steps):
+            made = [v for v in step.outputs if buffer.get(v) == v]
+            if len(made) == 1 and step.type in ELEMENTWISE:
+                total -= self._give_way(k, step, nbytes[made[0]], held)
+            for v in made:
+                held[v] = nbytes[v]
+                total += nbytes[v]
+            now = total + (scratch(step, self.types) if step.body else 0)
+            if now > top:
+                top, where = now, k
+            if k == stop:
+                break
+            for v in (*step.inputs, *made):
+                b = buffer.get(v)
+                if b in held and last[b] == k:
+                    total -= held.pop(b)
+        return top, where, held
+
+    def _give_way(self, k: int, step: Step, size: int, held: dict[int, int]) -> int:
+        """An elementwise step writes into an input of the same size that dies with it."""
+        for v in step.inputs:
+            b = self.buffer.get(v)
+            if b in held and self.last[b] == k and held[b] == size:
+                return held.pop(b)
+        return 0
+
+
+def scratch(step: Step, types: Sequence[Spec]) -> int:
+    """The bytes of the blocks inside a Fused step at its widest point."""
+    last = {v: k for k, inner in enumerate(step.body) for v in inner.inputs}
+    total, top = 0, 0
+    inside: dict[int, int] = {}
+    outside = {*step.inputs, *step.outputs}
+    for k, inner in enumerate(step.body):
+        for v in inner.outputs:
+            if v not in outside:
+                inside[v] = min(prod(types[v].shape), BLOCK) * types[v].dtype.itemsize
+                total += inside[v]
+        top = max(top, total)
+        for v in (*inner.inputs, *inner.outputs):
+            if v in inside and last.get(v, k) == k:
+                total -= inside.pop(v)
+    return top
+
+
+# -- the budget --------------------------------------------------------------------------------------------------
+
+
+def refuse(program: Program, plan: Plan, budget: int | None) -> Plan:
+    """The same plan; BudgetError where its predicted peak is above the budget, before anything runs."""
+    if budget is None or plan.predictions.peak_bytes <= budget:
+        return plan
+    raise BudgetError(refusal(program, plan.predictions.peak_bytes, budget, largest(program, plan)))
+
+
+def largest(program: Program, plan: Plan) -> tuple[Live, ...]:
+    """The largest values at the peak of the task that needs most; what it is handed by others counts too."""
+    if not plan.tasks:
+        return ()
+    task = max(plan.tasks, key=lambda task: task.memory)
+    nbytes, given = value_bytes(program.types), set(program.given)
+    read = [Live(v, nbytes[v]) for v in task.reads if v not in given]
+    found = [*peak(program, task.steps, task.gives).live, *read]
+    return tuple(sorted(found, key=lambda item: (-item.nbytes, item.value))[:3])
+
+
+def refusal(program: Program, predicted: int, budget: int, top: Sequence[Live]) -> str:
+    """Cause, place, remedy."""
+    names = "; ".join(_named(program, top))
+    return (
+        f"the run would need {bytes_text(predicted)} at its peak, and may use {bytes_text(budget)}. "
+        f"The largest tensors at that point: {names or 'none'}. What would help: {', '.join(_remedies(program, top))}."
+    )
+
+
+def _named(program: Program, top: Sequence[Live]) -> list[str]:
+    maker = {v: each for step in program.steps for each in (step, *step.body) for v in each.outputs}
+    lines = []
+    for value, nbytes in top:
+        step = maker[value]
+        lines.append(f"{step.name!r} {program.types[value]}, {bytes_text(nbytes)} ({step.type}, at {step.source})")
+    return lines
+
+
+def _remedies(program: Program, top: Sequence[Live]) -> list[str]:
+    """What helps with these: only what applies is said."""
+    found = ["wrap the part that makes them in recompute_grad", "a smaller batch, or more shards"]
+    if any(program.types[v].dtype.name in ("float64", "complex128") for v, _ in top):
+        found.append("float32 instead of float64")
+    if any(v in program.wanted for v, _ in top):
+        found.append("fetch fewer results")
+    return [*found, "or a larger memory budget"]
+
+
+def bytes_text(n: float) -> str:
+    """
+    >>> bytes_text(999), bytes_text(1536), bytes_text(3 << 30)
+    ('999 B', '1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"

@@ -1,0 +1,277 @@
+"""Partition: from a program to a plan for a cluster.
+
+Prices the steps, contracts them in a few ways, simulates each, and takes the best that fits the memory. Every step runs
+the same kernel in every partition: bits never depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from distgrad.collector import collector
+from distgrad.errors import BudgetError
+from distgrad.scheduler.assemble import COPIED, Draft, Needs, assemble
+from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.contract import Groups, Nodes, contract, quotient, whole
+from distgrad.scheduler.cost import CostModel
+from distgrad.scheduler.memory import largest, refusal, value_bytes
+from distgrad.scheduler.plan import Options, Plan, Predictions, check_plan, copied
+from distgrad.scheduler.program import FUSED, Program, Step
+from distgrad.scheduler.simulate import Load, Thing, critical_seconds, given_bytes, loads_of, simulate
+from distgrad.scheduler.simulate import run as run_loads
+
+__all__ = ["Options", "partition"]
+
+#: A task should last so many times its overhead: 20 ms on Ray, half a millisecond in this process.
+PAYS = 10
+#: Grains that are tried, as multiples of the smallest.
+COARSER = (1, 4, 16)
+#: Pieces per worker that are tried when towers are cut, so that work behind them can start before they end.
+PIECES = (1, 4)
+#: Pieces of a run that are tried when a task does not fit the memory of a worker.
+SMALLER = (4, 16, 64)
+
+
+def partition(program: Program, cluster: Cluster, options: Options | None = None) -> Plan:
+    """The plan for this program on this cluster; BudgetError where no plan keeps within the memory.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import local_cluster, lower
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((100, 100))
+    ...     plan = partition(lower([dg.exp(x) @ x], [x]), local_cluster(2, 1 << 30))
+    >>> [task.steps for task in plan.tasks]
+    [(0, 1)]
+    """
+    collector.relax()  # what is allocated here lives to the end: collections would find nothing
+    try:
+        return _partition(_Work.of(program, cluster, options or Options()))
+    finally:
+        collector.restore()
+
+
+def _partition(work: _Work) -> Plan:
+    best: Plan | None = None
+    for groups in _ways(work):
+        plan = _plan(work, groups)
+        if _fits(plan):
+            return check_plan(plan)
+        if best is None or plan.predictions.peak_bytes < best.predictions.peak_bytes:
+            best = plan
+    assert best is not None
+    raise _refused(best)
+
+
+# -- prices ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A program with its prices, and the graph that is contracted: the steps that are not copied."""
+
+    program: Program
+    cluster: Cluster
+    options: Options
+    needs: dict[str | None, Needs]
+    seconds: list[float]
+    flops: list[float]
+    nbytes: list[int]
+    free: list[bool]
+    nodes: Nodes
+    #: Per node the values from outside that it reads; empty where all nodes of the cluster have them.
+    given: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, program: Program, cluster: Cluster, options: Options) -> _Work:
+        cpus = _cpus(cluster, options)
+        devices = list(dict.fromkeys([step.device for step in program.steps]))
+        needs = {device: Needs(cpus, _gpus(cluster, device)) for device in devices}
+        models = {
+            device: CostModel(cluster.gpu if need.gpus and cluster.gpu else cluster.machine, cpus)
+            for device, need in needs.items()
+        }
+        costs = [models[step.device].cost(step, program.types) for step in program.steps]
+        seconds, flops = [c.seconds for c in costs], [c.flops for c in costs]
+        nbytes, free = value_bytes(program.types), copied(program)
+        nodes, given = _nodes(program, seconds, nbytes, free, {d: k for k, d in enumerate(devices)})
+        return cls(program, cluster, options, needs, seconds, flops, nbytes, free, nodes, given)
+
+    @property
+    def slots(self) -> int:
+        """How many tasks can run at once."""
+        cpus = _cpus(self.cluster, self.options)
+        return sum(worker.cpus // cpus for worker in self.cluster.workers)
+
+    @property
+    def grain(self) -> float:
+        return PAYS * self.cluster.machine.task_seconds
+
+
+def _cpus(cluster: Cluster, options: Options) -> int:
+    most = max(worker.cpus for worker in cluster.workers)
+    cpus = options.cpus_per_task
+    if cpus is None:
+        return min(worker.cpus for worker in cluster.workers)
+    if not 1 <= cpus <= most:
+        raise ValueError(f"cpus_per_task is {cpus}, but the largest worker of cluster {cluster.name!r} has {most} cpus")
+    return cpus
+
+
+def _gpus(cluster: Cluster, device: str | None) -> int:
+    """One for steps on a device whose name says so, where the cluster has any; else they run on cpus."""
+    return int(device is not None and "gpu" in device.lower() and cluster.gpus > 0)
+
+
+def _nodes(
+    program: Program,
+    seconds: Sequence[float],
+    nbytes: Sequence[int],
+    free: Sequence[bool],
+    devices: dict[str | None, int],
+) -> tuple[Nodes, list[tuple[int, ...]]]:
+    place = [-1] * len(program.steps)
+    maker = [-1] * len(program.types)
+    outside: dict[int, tuple[int, ...]] = {v: (v,) for v in program.given}
+    nodes = Nodes([], [], [], [], [])
+    given: list[tuple[int, ...]] = []
+    for i, step in enumerate(program.steps):
+        if free[i]:
+            outside[step.outputs[0]] = tuple([x for v in step.inputs for x in outside[v]])
+            continue
+        place[i] = node = len(nodes.weight)
+        edges: dict[int, int] = {}
+        read: list[int] = []
+        for v in step.inputs:
+            p = maker[v]
+            if p >= 0:
+                edges[p] = edges.get(p, 0) + nbytes[v]
+            else:
+                read += outside[v]
+        for j in step.after:
+            edges.setdefault(place[j], 0)
+        for v in step.outputs:
+            maker[v] = node
+        nodes.weight.append(seconds[i])
+        nodes.before.append(tuple(edges))
+        nodes.moved.append(tuple(edges.values()))
+        nodes.device.append(devices[step.device])
+        nodes.joint.append(_adds_up(step))
+        given.append(tuple(read))
+    return nodes, given
+
+
+def _adds_up(step: Step) -> bool:
+    """Whether a step adds terms: a part of a reduce tree, if they come from several towers."""
+    if step.type == FUSED:
+        inputs = set(step.inputs)
+        return any(inner.type == "AddN" and len(inputs.intersection(inner.inputs)) > 1 for inner in step.body)
+    return step.type == "AddN" and len(step.inputs) > 1
+
+
+# -- candidates --------------------------------------------------------------------------------------------------
+
+
+def _ways(work: _Work) -> Iterator[Groups]:
+    """Ways to cut, those with the shortest predicted run first; then, where none of them fits, ever smaller pieces."""
+    asked, total = work.options.granularity, sum(work.nodes.weight)
+    if asked is not None:
+        if not asked > 0:
+            raise ValueError(f"granularity is {asked!r}, but must be a number of seconds above 0, or None")
+        yield contract(work.nodes, asked, asked)
+    elif work.slots == 1 or total < 2 * work.grain:
+        yield whole(work.nodes)
+    else:
+        yield from _best_first(work, total)
+    for pieces in SMALLER:
+        yield contract(work.nodes, total / pieces, total / pieces)
+
+
+def _best_first(work: _Work, total: float) -> Iterator[Groups]:
+    """All candidates are put together from the same small pieces: so the steps are gone through once."""
+    grain = work.grain
+    pieces = contract(work.nodes, grain, grain)
+    graph, place = quotient(work.nodes, pieces)
+    found = [
+        whole(graph),  # as few tasks as devices allow
+        *[contract(graph, grain * factor) for factor in COARSER],  # towers
+        *[contract(graph, grain, total / work.slots / n) for n in PIECES],  # cut, so that what follows them overlaps
+    ]
+    given = _given(work, [place[g] for g in pieces], len(graph))
+    scores = [_score(work, graph, groups, given) for groups in found]
+    for i in sorted(range(len(found)), key=lambda i: (scores[i], i)):
+        yield [found[i][place[g]] for g in pieces]
+
+
+def _given(work: _Work, groups: Groups, count: int) -> list[set[int]]:
+    """What each group reads from outside, where that has to travel."""
+    given: list[set[int]] = [set() for _ in range(count)]
+    if work.cluster.nodes > 1:
+        for g, read in zip(groups, work.given, strict=True):
+            given[g].update(read)
+    return given
+
+
+def _score(work: _Work, nodes: Nodes, groups: Groups, given: Sequence[set[int]]) -> float:
+    """The predicted seconds of a way to cut."""
+    graph, place = quotient(nodes, groups)
+    read: list[set[int]] = [set() for _ in range(len(graph))]
+    for v, g in enumerate(groups):
+        read[place[g]] |= given[v]
+    devices = list(work.needs)
+    loads, things = [], []
+    for k, before in enumerate(graph.before):
+        device = devices[graph.device[k]]
+        need, first = work.needs[device], len(things)
+        things += [Thing(p, moved) for p, moved in zip(before, graph.moved[k], strict=True)]
+        reads = tuple(range(first, len(things)))
+        loads.append(Load(graph.weight[k], need.cpus, need.gpus, device, reads, (), tuple(sorted(read[k]))))
+    return run_loads(loads, things, work.cluster, given_bytes(work.program)).seconds
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+def _plan(work: _Work, groups: Groups) -> Plan:
+    program, cluster = work.program, work.cluster
+    of, count = _tasks_of(work, groups)
+    draft = Draft(program, of, count, work.seconds, work.flops, work.nbytes, work.needs)
+    tasks, bundles = assemble(draft)
+    given = given_bytes(program)
+    timeline = simulate(tasks, bundles, cluster, given)
+    placed = [replace(task, worker=w) for task, w in zip(tasks, timeline.worker, strict=True)]
+    loads, things = loads_of(tasks, bundles, given)
+    predictions = Predictions(
+        seconds=timeline.seconds,
+        bytes_moved=timeline.bytes_moved,
+        peak_bytes=timeline.peak_bytes,
+        work_seconds=sum([task.seconds for task in tasks]),
+        critical_seconds=critical_seconds(loads, things),
+    )
+    return Plan(program, tuple(placed), tuple(bundles), cluster, work.options, predictions)
+
+
+def _tasks_of(work: _Work, groups: Groups) -> tuple[list[int], int]:
+    """The task of every step; where all that is wanted is copied, one task has it."""
+    numbers = iter(groups)
+    of = [COPIED if free else next(numbers) for free in work.free]
+    count = max(groups, default=-1) + 1
+    makes = {v for step in work.program.steps for v in step.outputs} if count == 0 else set()
+    return of, max(count, int(any(v in makes for v in work.program.wanted)))
+
+
+def _fits(plan: Plan) -> bool:
+    budget = plan.options.memory
+    if budget is not None and plan.predictions.peak_bytes > budget:
+        return False
+    return all(task.memory <= plan.cluster.workers[task.worker].memory for task in plan.tasks)
+
+
+def _refused(plan: Plan) -> BudgetError:
+    """What to say where no way to cut fits: of the one that needs least."""
+    budget = plan.options.memory
+    if budget is not None and plan.predictions.peak_bytes > budget:
+        return BudgetError(refusal(plan.program, plan.predictions.peak_bytes, budget, largest(plan.program, plan)))
+    task = max(plan.tasks, key=lambda task: task.memory - plan.cluster.workers[task.worker].memory)
+    has = plan.cluster.workers[task.worker].memory
+    return BudgetError(refusal(plan.program, task.memory, has, largest(plan.program, plan)))

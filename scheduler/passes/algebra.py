@@ -1,0 +1,85 @@
+"""Steps that undo or absorb each other: the rules of `simplify`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgrad.scheduler.passes.rewrite import Made, Rules, Walk, moved
+from distgrad.scheduler.program import Step
+
+
+def _with(step: Step, inputs: tuple[int, ...], attrs: dict[str, Any]) -> Step:
+    return Step(step.type, inputs, step.outputs, attrs, (), step.source, step.name, step.device)
+
+
+def _maker(walk: Walk, v: int, kind: str) -> Step | None:
+    step = walk.made.get(v)
+    return step if step is not None and step.type == kind else None
+
+
+def _neg(walk: Walk, step: Step) -> Made:
+    inner = _maker(walk, step.inputs[0], "Neg")
+    return inner.inputs if inner is not None and inner.inputs[0] not in walk.odd else None
+
+
+def _reshape(walk: Walk, step: Step) -> Made:
+    """The first of two may have been a copy that lies row by row, where what it copied did not."""
+    inner = _maker(walk, step.inputs[0], "Reshape")
+    return moved(step, inner.inputs, ()) if inner is not None and inner.inputs[0] not in walk.odd else None
+
+
+def _transpose(walk: Walk, step: Step) -> Made:
+    inner = _maker(walk, step.inputs[0], "Transpose")
+    if inner is None:
+        return None
+    axes = tuple([inner.attrs["axes"][i] for i in step.attrs["axes"]])
+    return inner.inputs if axes == tuple(range(len(axes))) else _with(step, inner.inputs, {"axes": axes})
+
+
+def _matmul(walk: Walk, step: Step) -> Made:
+    """A transposed operand is a flag. Where a batch meets one matrix, the flag of the batch decides how it computes."""
+    flags, inputs = dict(step.attrs), list(step.inputs)
+    batch_by_matrix = len(walk.types[inputs[0]].shape) > 2 == len(walk.types[inputs[1]].shape)
+    for k, flag in enumerate(("transpose_a", "transpose_b")):
+        inner = _maker(walk, inputs[k], "Transpose")
+        if inner is not None and _swaps_last(inner.attrs["axes"]) and not (k == 0 and batch_by_matrix):
+            inputs[k], flags[flag] = inner.inputs[0], not flags[flag]
+    return None if tuple(inputs) == step.inputs else _with(step, tuple(inputs), flags)
+
+
+def _swaps_last(axes: tuple[int, ...]) -> bool:
+    n = len(axes)
+    return n >= 2 and axes == (*range(n - 2), n - 1, n - 2)
+
+
+def _join(cut: str) -> Any:
+    """All parts of a value, joined as they were cut."""
+
+    def rule(walk: Walk, step: Step) -> Made:
+        inner = _maker(walk, step.inputs[0], cut)
+        if inner is None or inner.outputs != step.inputs or inner.attrs["axis"] != step.attrs["axis"]:
+            return None
+        return inner.inputs if inner.inputs[0] not in walk.odd else None
+
+    return rule
+
+
+def _select(walk: Walk, step: Step) -> Made:
+    """A condition that is one known number chooses now."""
+    number = walk.number(step.inputs[0])
+    if number is None:
+        return None
+    chosen = step.inputs[1 if number else 2]
+    fits = walk.types[chosen] == walk.types[step.outputs[0]]
+    return (chosen,) if fits and walk.odd.isdisjoint(step.inputs) else None
+
+
+ALGEBRA: Rules = {
+    "Neg": _neg,
+    "Reshape": _reshape,
+    "Transpose": _transpose,
+    "MatMul": _matmul,
+    "Concat": _join("Split"),
+    "Stack": _join("Unstack"),
+    "Select": _select,
+}

@@ -1,0 +1,124 @@
+"""What is known before the run: the rules of `fold` beside folding itself, which is part of the walk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgrad.scheduler.passes.kinds import BROADCASTING, ROUNDED
+from distgrad.scheduler.passes.rewrite import Array, Made, Rules, Walk, moved
+from distgrad.scheduler.program import Step
+from distgrad.types import INT, DType, Shape, size_of
+
+
+def _lean(walk: Walk, step: Step) -> Made:
+    """An operand that was only repeated to the shape of another one, as it was before: broadcasting repeats it anyway.
+
+    An array of one number becomes the number.
+    """
+    inputs, made, known = step.inputs, walk.made, walk.known
+    for v in inputs:
+        if v in made or v in known:
+            break
+    else:
+        return None
+    uniform = _uniform(walk, step)
+    if uniform is not None:
+        return uniform
+    shape, types = walk.types[step.outputs[0]].shape, walk.types
+    lean = list(inputs)
+    for k, v in enumerate(inputs):
+        if types[v].shape and any([types[u].shape == shape for j, u in enumerate(lean) if j != k]):
+            lean[k] = _source(walk, step, v)
+    others = _without_one(walk, step, lean, shape)
+    if others is not None:
+        return others
+    return moved(step, tuple(lean), ()) if lean != list(inputs) else None
+
+
+def _uniform(walk: Walk, step: Step) -> Made:
+    """Of numbers alone comes a number, which is computed once. (The bits of a NaN would not survive being a number.)"""
+    shape, dtype = walk.types[step.outputs[0]]
+    numbers = [walk.number(v) for v in step.inputs] if step.type in ROUNDED or step.type == "Neg" else []
+    if not numbers or dtype.kind not in "biuf":
+        return None
+    made = walk.computed(step, [n for n in numbers if n is not None]) if all(n is not None for n in numbers) else None
+    if made is None or made != made:
+        return None
+    return _fill(step, shape, dtype, made.item())
+
+
+def _fill(step: Step, shape: Shape, dtype: DType, value: Any) -> Step:
+    attrs = {"shape": shape, "dtype": dtype, "value": value}
+    return Step("Fill", (), step.outputs, attrs, (), step.source, step.name, step.device)
+
+
+def _reshape(walk: Walk, step: Step) -> Made:
+    maker = walk.made.get(step.inputs[0])
+    if maker is None or maker.type != "Fill":
+        return None
+    return _fill(step, step.attrs["shape"], maker.attrs["dtype"], maker.attrs["value"])
+
+
+def _source(walk: Walk, step: Step, v: int) -> int:
+    """What stands for an operand beside one that has the full shape."""
+    maker = walk.made.get(v)
+    repeated = maker is not None and maker.type == "BroadcastTo"
+    if step.type in ROUNDED:
+        number = walk.number(v)
+        # Beside an array that lies otherwise, a full array of one number decides how the result lies.
+        if number is not None and (repeated or number.size == size_of(walk.types[v].shape) or _all_rows(walk, step)):
+            return walk.scalar(v, number, step if maker is None else maker)
+    return maker.inputs[0] if repeated and maker is not None else v
+
+
+def _all_rows(walk: Walk, step: Step) -> bool:
+    return walk.odd.isdisjoint(step.inputs)
+
+
+def _without_one(walk: Walk, step: Step, inputs: list[int], shape: tuple[int, ...]) -> Made:
+    """x * 1 and x / 1 are x, to the bit, for real x."""
+    if step.type not in ("Mul", "Div") or walk.types[step.outputs[0]].dtype.kind not in "iufV":
+        return None
+    for one, x in ((1, 0), (0, 1)) if step.type == "Mul" else ((1, 0),):
+        number = walk.number(inputs[one])
+        if number is not None and number == 1 and walk.types[inputs[x]].shape == shape and inputs[x] not in walk.odd:
+            return (inputs[x],)
+    return None
+
+
+def _like(value: int) -> Any:
+    """Zeros or ones in the shape of something: the something itself is not needed."""
+
+    def rule(walk: Walk, step: Step) -> Made:
+        (x,), (y,) = step.inputs, step.outputs
+        shape, dtype = walk.types[y]
+        if x in walk.odd or dtype.kind not in "biufcV":
+            return None
+        return _fill(step, shape, dtype, value)
+
+    return rule
+
+
+def _static(what: Any) -> Any:
+    """A number or vector that the type of the input tells."""
+
+    def rule(walk: Walk, step: Step) -> Made:
+        array: Array = np.asarray(what(walk.types[step.inputs[0]].shape), INT)
+        array.flags.writeable = False
+        return Step("Const", (), step.outputs, {"value": array}, (), step.source, step.name, step.device)
+
+    return rule
+
+
+CONSTANTS: Rules = {
+    **dict.fromkeys(BROADCASTING, _lean),
+    "Neg": _uniform,
+    "Reshape": _reshape,
+    "ZerosLike": _like(0),
+    "OnesLike": _like(1),
+    "Size": _static(size_of),
+    "Rank": _static(len),
+    "Shape": _static(list),
+}

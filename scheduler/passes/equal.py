@@ -1,0 +1,94 @@
+"""Common subexpressions: what several steps compute from the same values is computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from distgrad.registry import OPS
+from distgrad.scheduler.passes.rewrite import moved
+from distgrad.scheduler.program import Program, Step, check_program
+
+#: Arrays among the attributes are compared by their bytes up to this size, above it by identity: copies of a body share
+#: their attributes, so equal large constants of one model are one object.
+SMALL = 1024
+
+
+def merge_equal(program: Program) -> Program:
+    """Compute once what several steps compute from the same values (common subexpressions).
+
+    The gradient of a call copies the forward body, so most of what it merges is that. Steps that wait
+    for others are left alone: `recompute_grad` computes again on purpose, and says so by waiting.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import lower
+    >>> with dg.Graph():
+    ...     x = dg.placeholder(())
+    ...     y = dg.exp(x) + dg.exp(x)
+    >>> [len(p.steps) for p in (lower([y], [x]), merge_equal(lower([y], [x])))]
+    [3, 2]
+    """
+    known: dict[Any, int] = {}
+    alias: dict[int, int] = {}
+    place: list[int] = []
+    kept: list[Step] = []
+    for step in program.steps:
+        step = _moved(step, alias, place) if alias else step
+        same = _first(step, known, len(kept))
+        place.append(same)
+        if same == len(kept):
+            kept.append(step)
+        else:
+            alias.update(zip(step.outputs, kept[same].outputs, strict=True))
+    if not alias:
+        return program
+    fetches = tuple([alias.get(v, v) for v in program.fetches])
+    writes = tuple([(key, alias.get(v, v)) for key, v in program.writes])
+    return check_program(replace(program, steps=tuple(kept), fetches=fetches, writes=writes))
+
+
+def _moved(step: Step, alias: Mapping[int, int], place: list[int]) -> Step:
+    """A step that reads and waits for what is left of the program."""
+    inputs, after = step.inputs, step.after
+    for v in inputs:
+        if v in alias:
+            inputs = tuple([alias.get(v, v) for v in inputs])
+            break
+    if after:
+        after = tuple(dict.fromkeys([place[i] for i in after]))
+    return step if inputs is step.inputs and after == step.after else moved(step, inputs, after)
+
+
+def _first(step: Step, known: dict[Any, int], place: int) -> int:
+    """The place of the first step that is equal to this one, which may be this one's own."""
+    definition = OPS.get(step.type)
+    if step.after or not step.outputs or definition is None or definition.stateful:
+        return place
+    try:
+        return known.setdefault(_key(step), place)
+    except TypeError:  # an attribute that cannot be compared
+        return place
+
+
+def _key(step: Step) -> Any:
+    """What makes two steps equal."""
+    attrs = step.attrs
+    if not attrs:
+        return step.type, step.inputs, step.device
+    return step.type, step.inputs, step.device, *attrs, *[_plain(value) for value in attrs.values()]
+
+
+def _plain(value: Any) -> Any:
+    """An attribute by value and kind: 1, 1.0 and True are equal and hash alike, 0.0 and -0.0 too."""
+    kind = type(value)
+    if kind is int or kind is bool or kind is str:
+        return kind, value
+    if kind is tuple or kind is list:
+        plain = all([type(item) is int for item in value])  # shapes and axes, which most attributes are
+        return kind, tuple(value) if plain else tuple([_plain(item) for item in value])
+    if isinstance(value, np.ndarray):
+        return (value.shape, value.dtype, value.tobytes()) if value.nbytes <= SMALL else id(value)
+    return kind, repr(value) if isinstance(value, float | complex) else value

@@ -1,0 +1,142 @@
+"""Sums of many terms: of slices in one buffer, and of large terms as trees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from distgrad.scheduler.passes.rewrite import moved, taken
+from distgrad.scheduler.program import Program, Step, check_program
+from distgrad.types import Spec, size_of
+
+#: A sum whose terms have fewer bytes than this stays one step: adding them takes no longer than starting a step.
+LARGE_SUM = 1 << 16
+
+
+# -- slices ------------------------------------------------------------------------------------------------------------
+
+
+def slice_sums(program: Program) -> Program:
+    """Add slices into one buffer, instead of arrays of the full size that are zero but for a slice.
+
+    The gradient of `a[i]` is such an array; a loop over the rows of a makes as many of them as there are rows.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import lower
+    >>> with dg.Graph():
+    ...     a = dg.placeholder((3, 2))
+    ...     grads = dg.gradients(dg.sin(a[0]) + dg.cos(a[2]), a)
+    >>> kinds = [[step.type for step in p.steps] for p in (lower(grads, [a]), slice_sums(lower(grads, [a])))]
+    >>> [k.count("StridedSliceGrad") for k in kinds], kinds[1][-1]
+    ([2, 0], 'AddSlices')
+    """
+    steps = program.steps
+    parts = {step.outputs[0]: step for step in steps if step.type == "StridedSliceGrad" and not step.after}
+    if not parts:
+        return program
+    _keep_read_once(parts, program)
+    sums = {}
+    for i, step in enumerate(steps):
+        if step.type == "AddN" and sum([v in parts for v in step.inputs]) > 1:
+            sums[i] = _slice_sum(step, parts, program.types)
+    if not sums:
+        return program
+    gone = {v for i in sums for v in steps[i].inputs if v in parts}
+    made = [sums.get(i, step) for i, step in enumerate(steps)]
+    kept = [i for i, step in enumerate(made) if not (step.outputs and step.outputs[0] in gone)]
+    return check_program(replace(program, steps=taken(made, kept)))
+
+
+def _keep_read_once(parts: dict[int, Step], program: Program) -> None:
+    """Leave the parts that one step reads once, and nobody fetches or waits for."""
+    read: set[int] = set()
+    for step in program.steps:
+        for v in step.inputs:
+            if v in parts:
+                if v in read:
+                    del parts[v]
+                read.add(v)
+        for i in step.after:
+            for v in program.steps[i].outputs:
+                parts.pop(v, None)
+    for v in program.wanted:
+        parts.pop(v, None)
+
+
+def _slice_sum(step: Step, parts: Mapping[int, Step], types: Sequence[Spec]) -> Step:
+    inputs = tuple([parts[v].inputs[0] if v in parts else v for v in step.inputs])
+    indexes = tuple([parts[v].attrs["index"] if v in parts else None for v in step.inputs])
+    attrs = {"indexes": indexes, "shape": types[step.outputs[0]].shape}
+    return Step("AddSlices", inputs, step.outputs, attrs, step.after, step.source, step.name, step.device)
+
+
+# -- trees -------------------------------------------------------------------------------------------------------------
+
+
+def trees(program: Program, fan_in: int = 4) -> Program:
+    """Cut large sums of many terms into trees of sums of at most `fan_in` terms.
+
+    The shape of a tree follows from the order of the terms alone: neighbours are added first, then neighbouring sums.
+    A part of it stands where its last term is made, so that terms need not be held until all of them are there.
+    This is the one pass that changes the order of additions.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler import lower
+    >>> with dg.Graph():
+    ...     xs = [dg.placeholder((100, 100)) for _ in range(6)]
+    ...     y = dg.add_n(xs)
+    >>> [len(step.inputs) for step in trees(lower([y], xs)).steps]
+    [4, 2, 2]
+    """
+    if fan_in < 2:
+        raise ValueError(f"trees: a sum has at least 2 terms, but fan_in is {fan_in}")
+    types = list(program.types)
+    large = {i: step for i, step in enumerate(program.steps) if _is_large(step, types, fan_in)}
+    if not large:
+        return program
+    maker = {v: i for i, step in enumerate(program.steps) for v in step.outputs}
+    early: dict[int, list[Step]] = {}
+    for i, step in large.items():
+        terms = [(v, maker.get(v, -1)) for v in step.inputs]
+        while len(terms) > fan_in:
+            terms = _level(step, terms, fan_in, types, early)
+        large[i] = moved(step, tuple([v for v, _ in terms]), step.after)
+    made = _inserted([large.get(i, step) for i, step in enumerate(program.steps)], early)
+    return check_program(replace(program, steps=made, types=tuple(types)))
+
+
+def _is_large(step: Step, types: Sequence[Spec], fan_in: int) -> bool:
+    if step.type != "AddN" or len(step.inputs) <= fan_in or step.after:
+        return False
+    spec = types[step.outputs[0]]
+    return size_of(spec.shape) * spec.dtype.itemsize >= LARGE_SUM
+
+
+def _level(
+    step: Step, terms: Sequence[tuple[int, int]], fan_in: int, types: list[Spec], early: dict[int, list[Step]]
+) -> list[tuple[int, int]]:
+    """One level of a tree: sums of neighbours, each with the place after which it stands."""
+    made = []
+    for start in range(0, len(terms), fan_in):
+        group = terms[start : start + fan_in]
+        if len(group) == 1:
+            made += group
+            continue
+        v, place = len(types), max([place for _, place in group])
+        types.append(types[step.outputs[0]])
+        inputs = tuple([v for v, _ in group])
+        part = Step("AddN", inputs, (v,), step.attrs, (), step.source, step.name, step.device)
+        early.setdefault(place, []).append(part)
+        made.append((v, place))
+    return made
+
+
+def _inserted(steps: Sequence[Step], early: Mapping[int, Sequence[Step]]) -> tuple[Step, ...]:
+    """The steps with others put in, each list behind the step at its place."""
+    made = list(early.get(-1, ()))
+    place = []
+    for i, step in enumerate(steps):
+        place.append(len(made))
+        made.append(moved(step, step.inputs, tuple([place[j] for j in step.after])) if step.after else step)
+        made += early.get(i, ())
+    return tuple(made)

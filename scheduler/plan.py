@@ -1,0 +1,327 @@
+"""Plan: a program cut into tasks, with what they hand to each other, where they run, and what that should cost.
+
+A plan is complete: the engines that run it decide nothing that changes a result. It is plain data, and `check_plan`
+beside it is its specification: every plan ends in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from distgrad.printing import format_attrs
+from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.digest import content_digest
+from distgrad.scheduler.explain import explain
+from distgrad.scheduler.memory import value_bytes
+from distgrad.scheduler.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Steps that run as one, on one worker: all inputs are there before the first, all results leave after the last."""
+
+    #: Indices into program.steps, ascending.
+    steps: tuple[int, ...]
+    #: Values from outside the task: given to the program, or made by other tasks.
+    reads: tuple[int, ...]
+    #: Values that other tasks read, or that are wanted at the end.
+    gives: tuple[int, ...]
+    #: Tasks whose token must be there first, beyond those that made `reads`.
+    waits: tuple[int, ...] = ()
+    cpus: int = 1
+    gpus: int = 0
+    #: Bytes it needs at its peak, inputs included.
+    memory: int = 0
+    device: str | None = None
+    #: Placement hint: index of a worker of the cluster.
+    worker: int = 0
+    seconds: float = 0.0
+    flops: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """What one task hands on as ONE object: all of its values with the same readers."""
+
+    task: int
+    values: tuple[int, ...]
+    #: Tasks, ascending; empty where the values are only fetched or written.
+    readers: tuple[int, ...]
+    #: Also fetched or written at the end.
+    wanted: bool
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Predictions:
+    """What the cost model and the simulator say. Bytes are those the run allocates, not what it is given."""
+
+    seconds: float
+    bytes_moved: int
+    #: Of the worker that needs most.
+    peak_bytes: int
+    #: Of all tasks together, and of the longest chain of them, without overheads.
+    work_seconds: float
+    critical_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a user may ask of a partition."""
+
+    #: Target seconds per task; None: chosen by simulating candidates.
+    granularity: float | None = None
+    #: None: all cpus of the smallest worker. Changes bits, as BLAS threads do.
+    cpus_per_task: int | None = None
+    #: Bytes that a run may allocate on one worker; None: what the worker has.
+    memory: int | None = None
+    #: Terms that one step of a reduce tree adds.
+    fan_in: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    program: Program
+    tasks: tuple[Task, ...]
+    bundles: tuple[Bundle, ...]
+    cluster: Cluster
+    options: Options
+    predictions: Predictions
+
+    @property
+    def digest(self) -> str:
+        """The same for equal programs, clusters and options, in every process."""
+        return content_digest(self.program, self.cluster, self.options)
+
+    def explain(self, top: int = 10) -> str:
+        """What runs where, what it should cost, and what dominates; the `top` largest of each, in the user's lines."""
+        return explain(self, top)
+
+    def to_plain(self) -> dict[str, Any]:
+        """Dicts, lists, numbers and text; attributes of steps are printed."""
+        return {
+            "digest": self.digest,
+            "cluster": self.cluster.to_json(),
+            "options": asdict(self.options),
+            "predictions": asdict(self.predictions),
+            "tasks": [asdict(task) for task in self.tasks],
+            "bundles": [asdict(bundle) for bundle in self.bundles],
+            "program": _plain_program(self.program),
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_plain())
+
+
+def from_plain(data: Mapping[str, Any], program: Program, cluster: Cluster) -> Plan:
+    """The plan that `to_plain` wrote, for the program and cluster that it was made for; ValueError for any other."""
+    plan = Plan(
+        program,
+        tuple([_made(Task, item) for item in data["tasks"]]),
+        tuple([_made(Bundle, item) for item in data["bundles"]]),
+        cluster,
+        Options(**data["options"]),
+        Predictions(**data["predictions"]),
+    )
+    if plan.digest != data["digest"]:
+        raise ValueError("this plan was made for another program, cluster or options: its digest differs. Plan anew.")
+    return check_plan(plan)
+
+
+def _made(kind: Any, item: Mapping[str, Any]) -> Any:
+    return kind(**{f.name: _tuple(item[f.name]) for f in fields(kind)})
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _plain_program(program: Program) -> dict[str, Any]:
+    return {
+        "steps": [
+            {
+                "type": step.type,
+                "name": step.name,
+                "line": str(step.source),
+                "inputs": list(step.inputs),
+                "outputs": list(step.outputs),
+                "after": list(step.after),
+                "device": step.device,
+                "attrs": format_attrs(step.attrs),
+                "body": [inner.type for inner in step.body],
+            }
+            for step in program.steps
+        ],
+        "types": [str(spec) for spec in program.types],
+        "feeds": list(program.feeds),
+        "fetches": list(program.fetches),
+        "reads": [list(pair) for pair in program.reads],
+        "writes": [list(pair) for pair in program.writes],
+    }
+
+
+# -- steps that need no home -------------------------------------------------------------------------------------
+
+#: Op types that make a value of nothing, and those that only look at one in another way.
+SOURCES = frozenset({"Const", "Fill"})
+LOOKS = frozenset({"BroadcastTo", "Identity", "Reshape", "StopGradient", "Transpose"})
+
+
+def copied(program: Program) -> list[bool]:
+    """Which steps every task that reads them has for itself: constants, and views of those and of what is given.
+
+    They cost nothing, and merging equal steps makes towers share them: as steps of one task they would tie the towers.
+    """
+    free = bytearray(len(program.types))
+    for v in program.given:
+        free[v] = 1
+    waited = {j for step in program.steps if step.after for j in step.after}
+    found = []
+    for i, step in enumerate(program.steps):
+        kind = step.type
+        is_free = kind in SOURCES or (kind in LOOKS and free[step.inputs[0]] == 1)
+        is_free = is_free and not step.after and i not in waited
+        if is_free:
+            free[step.outputs[0]] = 1
+        found.append(is_free)
+    return found
+
+
+# -- checking ----------------------------------------------------------------------------------------------------
+
+
+def check_plan(plan: Plan) -> Plan:
+    """What both engines rely on; raises ValueError at the first thing that does not hold."""
+    maker = _check_steps(plan)
+    made = _check_reads(plan, maker)
+    _check_gives(plan, made)
+    _check_bundles(plan, made)
+    _check_waits(plan, maker)
+    for k, task in enumerate(plan.tasks):
+        _check_resources(plan, k, task)
+    return plan
+
+
+def _check_steps(plan: Plan) -> list[int]:
+    """Every step in one task (-1: in each that reads it), in order, without mixing devices; gives the task of each."""
+    steps = plan.program.steps
+    free = copied(plan.program)
+    of = [-1] * len(steps)
+    for k, task in enumerate(plan.tasks):
+        if not task.steps:
+            raise ValueError(f"task {k} has no steps")
+        before = -1
+        for i in task.steps:
+            if not before < i < len(steps):
+                raise ValueError(f"task {k}: step {i} is out of order or not of the program")
+            before = i
+            if free[i]:
+                continue
+            if of[i] >= 0:
+                raise ValueError(f"step {i} ({steps[i].name!r}) is in task {of[i]} and again in task {k}")
+            if steps[i].device != task.device:
+                raise ValueError(
+                    f"task {k} is on device {task.device!r}, its step {i} ({steps[i].name!r}) on {steps[i].device!r}"
+                )
+            of[i] = k
+    for i, k in enumerate(of):
+        if k < 0 and not free[i]:
+            raise ValueError(f"step {i} ({steps[i].name!r}) is in no task")
+    return of
+
+
+def _check_reads(plan: Plan, of: Sequence[int]) -> dict[int, set[int]]:
+    """Tasks read what they lack and no more, from earlier ones; gives the values that each task makes."""
+    there = dict.fromkeys(plan.program.given, -1)
+    made: dict[int, set[int]] = {}
+    for k, task in enumerate(plan.tasks):
+        inside: set[int] = set()
+        lacking: set[int] = set()
+        for i in task.steps:
+            step = plan.program.steps[i]
+            lacking.update([v for v in step.inputs if v not in inside])
+            inside.update(step.outputs)
+        reads = set(task.reads)
+        for v in reads ^ lacking:
+            what = "needs value {} but does not read it" if v in lacking else "reads value {} but does not need it"
+            raise ValueError(f"task {k} {what.format(v)}")
+        for v in reads:
+            if v not in there:
+                raise ValueError(f"task {k} reads value {v}, which nothing before it gives: tasks are not in order")
+        there.update(dict.fromkeys(task.gives, k))
+        made[k] = inside
+    return made
+
+
+def _readers(plan: Plan) -> dict[int, list[int]]:
+    """The tasks that read each value, ascending."""
+    readers: dict[int, list[int]] = {}
+    for k, task in enumerate(plan.tasks):
+        for v in task.reads:
+            readers.setdefault(v, []).append(k)
+    return readers
+
+
+def _check_gives(plan: Plan, made: Mapping[int, set[int]]) -> None:
+    readers, wanted, given = _readers(plan), set(plan.program.wanted), set(plan.program.given)
+    giver: dict[int, int] = {}
+    for k, task in enumerate(plan.tasks):
+        for v in task.gives:
+            if v not in made[k]:
+                raise ValueError(f"task {k} gives value {v}, which it does not make")
+            if v in giver:
+                raise ValueError(f"value {v} is given by task {giver[v]} and again by task {k}")
+            if v not in readers and v not in wanted:
+                raise ValueError(f"task {k} gives value {v}, which nobody reads and nobody wants")
+            giver[v] = k
+    for v in wanted - given - giver.keys():
+        raise ValueError(f"value {v} is fetched or written but no task gives it")
+
+
+def _check_bundles(plan: Plan, made: Mapping[int, set[int]]) -> None:
+    readers, wanted, nbytes = _readers(plan), set(plan.program.wanted), value_bytes(plan.program.types)
+    packed: dict[int, set[int]] = {k: set() for k in made}
+    seen: set[tuple[int, tuple[int, ...], bool]] = set()
+    for b, bundle in enumerate(plan.bundles):
+        key = bundle.task, bundle.readers, bundle.wanted
+        if bundle.task not in made or key in seen:
+            raise ValueError(f"bundle {b} is of no task, or its task has another one for the same readers")
+        seen.add(key)
+        for v in bundle.values:
+            if v in packed[bundle.task] or v not in plan.tasks[bundle.task].gives:
+                raise ValueError(f"bundle {b} holds value {v}, which task {bundle.task} does not give or packs twice")
+            if tuple(readers.get(v, ())) != bundle.readers or (v in wanted) != bundle.wanted:
+                raise ValueError(f"bundle {b} holds value {v}, which has other readers: {readers.get(v, [])}")
+            packed[bundle.task].add(v)
+        if bundle.nbytes != sum([nbytes[v] for v in bundle.values]):
+            raise ValueError(f"bundle {b} says {bundle.nbytes} bytes, its values have another sum")
+    for k, task in enumerate(plan.tasks):
+        for v in set(task.gives) - packed[k]:
+            raise ValueError(f"task {k} gives value {v}, which is in no bundle")
+
+
+def _check_waits(plan: Plan, of: Sequence[int]) -> None:
+    """Barriers are waits for earlier tasks: complete, and none that a read implies."""
+    giver = {v: k for k, task in enumerate(plan.tasks) for v in task.gives}
+    for k, task in enumerate(plan.tasks):
+        needed = {of[j] for i in task.steps for j in plan.program.steps[i].after} - {k, -1}
+        needed -= {giver[v] for v in task.reads if v in giver}
+        for j in needed ^ set(task.waits):
+            what = "must wait for" if j in needed else "has no reason to wait for"
+            raise ValueError(f"task {k} {what} task {j}")
+        for j in needed:
+            if j > k:
+                raise ValueError(f"task {k} waits for task {j}, which comes later: tasks are not in order")
+
+
+def _check_resources(plan: Plan, k: int, task: Task) -> None:
+    if not 0 <= task.worker < len(plan.cluster.workers):
+        raise ValueError(f"task {k} is placed on worker {task.worker} of {len(plan.cluster.workers)}")
+    worker = plan.cluster.workers[task.worker]
+    for what in ("cpus", "gpus", "memory"):
+        need, has = getattr(task, what), getattr(worker, what)
+        if need > has:
+            raise ValueError(f"task {k} needs {need} {what}, but worker {task.worker}, where it is placed, has {has}")

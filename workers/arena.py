@@ -1,0 +1,106 @@
+"""Where the values of a task lie: one arena per run, in which values that do not live at the same time share places.
+
+An arena is kept for the next run, so its memory is mapped and touched once. What leaves a task never lies in one.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+ALIGN = 64
+#: Arenas that wait for the next run are kept up to so many: one per run that goes on at the same time.
+KEPT = 4
+
+
+class Layout:
+    """Hands out places (offsets) of an arena and takes them back; `size` is what the arena must have.
+
+    >>> layout = Layout()
+    >>> a, b = layout.take(100), layout.take(100)
+    >>> layout.give(a, 100)
+    >>> layout.take(64) == a, layout.size
+    (True, 256)
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._free: list[tuple[int, int]] = []  # (offset, size), by offset, never touching each other
+
+    def take(self, nbytes: int) -> int:
+        """The smallest free place that fits; else the end grows."""
+        need = _rounded(nbytes)
+        fits = [(size, offset) for offset, size in self._free if size >= need]
+        if fits:
+            size, offset = min(fits)
+            self._free.remove((offset, size))
+            if size > need:
+                self._insert(offset + need, size - need)
+            return offset
+        if self._free and sum(self._free[-1]) == self.size:  # the last place grows
+            offset, _ = self._free.pop()
+        else:
+            offset = self.size
+        self.size = offset + need
+        return offset
+
+    def give(self, offset: int, nbytes: int) -> None:
+        self._insert(offset, _rounded(nbytes))
+
+    def _insert(self, offset: int, size: int) -> None:
+        at = next((i for i, (o, _) in enumerate(self._free) if o > offset), len(self._free))
+        if at < len(self._free) and offset + size == self._free[at][0]:
+            size += self._free.pop(at)[1]
+        if at and sum(self._free[at - 1]) == offset:
+            before = self._free.pop(at - 1)
+            offset, size = before[0], before[1] + size
+            at -= 1
+        self._free.insert(at, (offset, size))
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-max(nbytes, 1) // ALIGN) * ALIGN
+
+
+class Arena:
+    """Memory for one run at a time, and what the tapes that ran in it have bound to it."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(0, np.uint8)
+        self.bound: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+
+    def reserve(self, nbytes: int) -> None:
+        if self.memory.size < nbytes:
+            self.bound.clear()
+            self.memory = np.empty(0, np.uint8)  # the old one goes before the new one comes
+            raw = np.empty(nbytes + ALIGN, np.uint8)
+            skip = -raw.ctypes.data % ALIGN
+            self.memory = raw[skip : skip + nbytes]
+
+
+class Arenas:
+    """The arenas of a process that are not in use."""
+
+    def __init__(self) -> None:
+        self._free: list[Arena] = []
+        self._lock = threading.Lock()
+
+    def take(self) -> Arena:
+        with self._lock:
+            return self._free.pop() if self._free else Arena()
+
+    def give(self, arena: Arena) -> None:
+        with self._lock:
+            if len(self._free) < KEPT:
+                self._free.append(arena)
+
+    def clear(self) -> None:
+        """Let go of the memory that is kept for the next run."""
+        with self._lock:
+            self._free.clear()
+
+
+ARENAS = Arenas()

@@ -1,0 +1,106 @@
+"""PyTorch, through array-api-compat's namespace. Arrays are made on its default device, which a GPU worker sets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad.workers.backends.extras import Array, Extras
+
+#: Dtypes that the two sides do not share travel as their bits.
+_SHARED = {"bfloat16": "int16"}
+
+
+class _Readable:
+    """An array's memory without the mark that it is read-only, about which torch warns. No kernel writes its inputs."""
+
+    def __init__(self, x: Array) -> None:
+        self.x = x  # keeps the memory
+        interface = dict(x.__array_interface__)
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
+
+
+class TorchExtras(Extras):
+    lacking: Mapping[str, str] = {**Extras.lacking, "exp2": "", "max": "c", "min": "c", "sort": "c", "argsort": "c"}
+
+    def __init__(self, xp: Any) -> None:
+        super().__init__(xp)
+        self._short = (xp.float16, xp.bfloat16)
+        self.kinds |= dict.fromkeys(self._short, "f") | dict.fromkeys((xp.uint16, xp.uint32, xp.uint64), "u")
+
+    def from_numpy(self, x: Array) -> Any:
+        import torch
+
+        dtype = self.dtype(x.dtype)
+        if min(x.strides, default=0) < 0:  # which torch has not
+            x = x.copy()
+        if x.dtype.name in _SHARED:
+            x = x.view(_SHARED[x.dtype.name])
+        if not x.flags.writeable:
+            x = np.asarray(_Readable(x))
+        made = torch.from_numpy(x).view(dtype)
+        device = torch.get_default_device()
+        return made if device.type == "cpu" else made.to(device)
+
+    def to_numpy(self, x: Any) -> Array:
+        import torch
+
+        x = x.detach().cpu().resolve_conj().resolve_neg()
+        if x.dtype != torch.bfloat16:
+            return x.numpy()  # type: ignore[no-any-return]
+        import ml_dtypes
+
+        return x.view(torch.int16).numpy().view(ml_dtypes.bfloat16)  # type: ignore[no-any-return]
+
+    def is_short(self, dtype: Any) -> bool:
+        return dtype in self._short
+
+    def astype(self, x: Any, dtype: Any) -> Any:
+        return x.to(dtype)
+
+    def get(self, x: Any, key: Sequence[Any]) -> Any:
+        forward, axes = _forward(key, x.shape)
+        return (x.flip(axes) if axes else x)[forward]
+
+    def put(self, out: Any, key: Sequence[Any], values: Any) -> Any:
+        forward, axes = _forward(key, out.shape)
+        if not axes:
+            out[forward] = values
+            return out
+        out = out.flip(axes)
+        out[forward] = values
+        return out.flip(axes)
+
+    def increase(self, out: Any, key: Sequence[Any], by: Any) -> Any:
+        out[_forward(key, out.shape)[0]] += by
+        return out
+
+    def add_at(self, flat: Any, places: Any, values: Any) -> Any:
+        return flat.index_put_((places,), values, accumulate=True)  # in order on a CPU, sorted first on a GPU
+
+    def special(self, name: str, x: Any, *before: int) -> Any:
+        import torch
+
+        return getattr(torch.special, name)(*before, x)
+
+
+def _forward(key: Sequence[Any], shape: Sequence[int]) -> tuple[tuple[Any, ...], list[int]]:
+    """A key without negative steps, and the axes that must be flipped for it: torch has no negative strides."""
+    import torch
+
+    forward: list[Any] = []
+    flipped: list[int] = []
+    axis, dims = 0, max([e.ndim for e in key if hasattr(e, "dtype")], default=0)
+    for e in key:
+        if isinstance(e, slice) and (e.step or 1) < 0:
+            span, last = range(*e.indices(shape[axis])), shape[axis] - 1
+            start = last - span.start
+            e = slice(start, start - len(span) * span.step, -span.step)
+            flipped.append(axis)
+        elif isinstance(e, int) and dims:  # beside index arrays it is one too; torch would take it away first
+            e = torch.full((1,), e)
+        forward.append(e.long() if hasattr(e, "dtype") else e)  # bytes would be a mask
+        axis += e is not None
+    return tuple(forward), flipped

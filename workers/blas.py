@@ -1,0 +1,56 @@
+"""How many threads the BLAS behind NumPy uses. The count changes speed and bits, so a plan says it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+#: Op types whose kernels call BLAS or LAPACK.
+USES_BLAS = frozenset(
+    """Cholesky Conv2D Conv2DBackpropFilter Conv2DBackpropInput Einsum LogMatrixDeterminant MatMul MatrixDeterminant
+    MatrixInverse MatrixPseudoInverse MatrixSolve MatrixTriangularSolve Qr SelfAdjointEigV2 Svd""".split()
+)
+
+_LOCK = threading.Lock()
+#: The counts that runs under way asked for, the last one in force; and what was set before the first of them.
+_asked: list[int] = []
+_before: list[int] = []
+
+
+@cache
+def _libraries() -> tuple[Any, ...]:
+    """The controllers of the BLAS libraries that are loaded."""
+    from threadpoolctl import ThreadpoolController  # late: looks through all loaded libraries
+
+    return tuple(lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas")
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Inside, BLAS uses `count` threads; what was set before comes back when the last run ends.
+
+    The setting is one per process: of runs side by side with different counts, the last to begin is obeyed.
+
+    >>> with threads(1):
+    ...     pass
+    """
+    with _LOCK:
+        if not _asked:
+            _before[:] = [lib.num_threads for lib in _libraries()]
+        _asked.append(count)
+        _set([count] * len(_before))
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _asked.remove(count)
+            _set([_asked[-1]] * len(_before) if _asked else _before)
+
+
+def _set(counts: list[int]) -> None:
+    for lib, count in zip(_libraries(), counts, strict=True):
+        if lib.num_threads != count:
+            lib.set_num_threads(count)

@@ -1,0 +1,226 @@
+"""A fused step, compiled: its body runs block by block, each block small enough to stay in the cache.
+
+A block is a number of rows of the step's space. What comes in and goes out is cut into views; what lives only inside has
+one scratch buffer per thread, shared by values that do not live at the same time. A reduction over the rows makes one
+partial result per block, and those are combined in the order of the blocks, so neither the number of threads nor their
+order changes a bit.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad.scheduler.fuse import LOSSES, REDUCTIONS
+from distgrad.scheduler.program import Step
+from distgrad.types import DType, Shape, Spec
+from distgrad.workers.crew import Crew
+from distgrad.workers.kernels.into import INTO
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: A function and how to pick its arguments from the values of a block.
+Call = tuple[Callable[..., Any], Callable[[Any], Any]]
+
+#: The values of a block together shall take this much, and each of them between so many elements.
+CACHE_BYTES = 768 << 10
+ELEMENTS = (8 << 10, 64 << 10)
+#: Below this many elements, counted once per step, waking up other threads costs more than they do.
+ALONE = 1 << 18
+
+_FOLDS: dict[str, Any] = {"Sum": np.add, "Mean": np.add, "Max": np.maximum, "Min": np.minimum}
+
+
+class _Cut(NamedTuple):
+    """How a block sees an array of the step: reshaped, then cut along its first axis or taken whole."""
+
+    array: int
+    shape: Shape
+    sliced: bool
+
+
+class _Fold(NamedTuple):
+    """A reduction over rows: the shape of a block's part of it, and how the parts become the output."""
+
+    output: int
+    ufunc: Any
+    shape: Shape
+    dtype: DType
+    divisor: int | None
+
+
+class Blocks:
+    """Called with the arrays of the step's inputs, then of its outputs, which it fills."""
+
+    def __init__(self, step: Step, types: Sequence[Spec], crew: Crew):
+        body = _Body(step, types)
+        self._crew = crew
+        self._rows = body.rows
+        self._cuts, self._folds, self._scratch, self._calls = body.cuts, body.folds, body.scratch, body.calls
+        self._sliced = [i for i, cut in enumerate(body.cuts) if cut.sliced]
+        self._height = body.height()
+        self._count = -(-self._rows // self._height)
+        self._alone = math.prod(body.space) * len(step.body) < ALONE
+
+    def __call__(self, *arrays: Array) -> None:
+        views = [arrays[cut.array].reshape(cut.shape) for cut in self._cuts]
+        parts = [np.empty((self._count, *fold.shape), fold.dtype) for fold in self._folds]
+        work = partial(self._work, views, parts)
+        if self._alone:
+            work(iter(range(self._count)))
+        else:
+            self._crew.each(self._count, work)
+        for fold, part in zip(self._folds, parts, strict=True):
+            total = fold.ufunc.reduce(part, axis=0)
+            out = arrays[fold.output]
+            out[...] = (total if fold.divisor is None else total / fold.divisor).reshape(out.shape)
+
+    def _work(self, views: Sequence[Array], parts: Sequence[Array], numbers: Iterator[int]) -> None:
+        """One thread's share. The values of a block are in one list: views, scratch, parts of reductions."""
+        height, rows, scratch = self._height, self._rows, _buffers(self._scratch, self._height)
+        first, last = len(views), len(views) + len(scratch)
+        values: list[Any] = [*views, *scratch, *parts]
+        for number in numbers:
+            start = number * height
+            stop = min(start + height, rows)
+            for i in self._sliced:
+                values[i] = views[i][start:stop]
+            values[first:last] = scratch if stop - start == height else [x[: stop - start] for x in scratch]
+            values[last:] = [part[number, ...] for part in parts]
+            for run, arguments in self._calls:
+                run(*arguments(values))
+
+
+class _Body:
+    """What compiling finds out: the views that blocks need, the scratch buffers, and the calls in order.
+
+    While it is found, a value of a block is named by a pair: ("view", i), ("scratch", i) or ("part", i).
+    """
+
+    def __init__(self, step: Step, types: Sequence[Spec]):
+        self.space: Shape = step.attrs["space"]
+        self.split: int = step.attrs["split"]
+        self.rows = math.prod(self.space[: self.split])
+        self.cuts: list[_Cut] = []
+        self.folds: list[_Fold] = []
+        self.scratch: list[tuple[Shape, DType]] = []
+        self._types = types
+        self._array = {v: i for i, v in enumerate((*step.inputs, *step.outputs))}
+        self._given = set(step.inputs)
+        self._inner: dict[int, int] = {}  # value -> its scratch buffer
+        self._free: list[int] = []
+        self._last = {v: i for i, inner in enumerate(step.body) for v in inner.inputs}
+        named = [self._call(i, inner) for i, inner in enumerate(step.body)]
+        starts = {"view": 0, "scratch": len(self.cuts), "part": len(self.cuts) + len(self.scratch)}
+        self.calls: list[Call] = [
+            (run, picker([starts[kind] + i for kind, i in places])) for run, places in named
+        ]
+
+    def height(self) -> int:
+        """Rows per block: decided by the step alone, because sums depend on it."""
+        row = math.prod(self.space[self.split :])
+        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.scratch]
+        sizes += [math.prod(cut.shape[1:]) * 4 for cut in self.cuts if cut.sliced]
+        least, most = (max(1, n // max(row, 1)) for n in ELEMENTS)
+        return min(max(least, min(most, CACHE_BYTES // max(sum(sizes), 1))), max(self.rows, 1))
+
+    def _call(self, i: int, step: Step) -> tuple[Callable[..., Any], list[tuple[str, int]]]:
+        inputs = [self._operand(step, v) for v in step.inputs]
+        entry, attrs = INTO[step.type], self._attrs(step)
+        out_of = step.outputs[0]
+        if step.type in REDUCTIONS and 0 in step.attrs["axis"]:
+            return self._fold(step), [*inputs, ("part", len(self.folds) - 1)]
+        dying = [v for v in dict.fromkeys(step.inputs) if v in self._inner and self._last[v] == i]
+        if entry.overlap:
+            self._release(dying)
+        out = self._result(out_of)
+        if not entry.overlap:
+            self._release(dying)
+        if self._last.get(out_of, i) <= i:
+            self._release([v for v in (out_of,) if v in self._inner])
+        if entry.ufunc is not None:
+            return entry.ufunc, [*inputs, out]
+        return partial(entry.function, **attrs) if attrs else entry.function, [out, *inputs]
+
+    def _release(self, values: Sequence[int]) -> None:
+        self._free += [self._inner[v] for v in values]
+
+    def _result(self, v: int) -> tuple[str, int]:
+        shape = self._types[v].shape
+        if v in self._array:
+            return self._view(v, _Cut(self._array[v], (self.rows, *shape[self.split :]), True))
+        wanted = shape[self.split :], self._types[v].dtype
+        for at, buffer in enumerate(self._free):
+            if self.scratch[buffer] == wanted:
+                self._inner[v] = self._free.pop(at)
+                return "scratch", self._inner[v]
+        self._inner[v] = len(self.scratch)
+        self.scratch.append(wanted)
+        return "scratch", self._inner[v]
+
+    def _operand(self, step: Step, v: int) -> tuple[str, int]:
+        if v in self._inner:
+            return "scratch", self._inner[v]
+        shape, split, space = self._types[v].shape, self.split, self.space
+        if v not in self._given or (step.type in LOSSES and shape == space[:-1]):
+            return self._view(v, _Cut(self._array[v], (self.rows, *shape[split:]), True))
+        aligned = (1,) * (len(space) - len(shape)) + shape
+        if aligned[:split] == space[:split]:
+            return self._view(v, _Cut(self._array[v], (self.rows, *aligned[split:]), True))
+        return self._view(v, _Cut(self._array[v], aligned[split:], False))
+
+    def _view(self, v: int, cut: _Cut) -> tuple[str, int]:
+        if cut not in self.cuts:
+            self.cuts.append(cut)
+        return "view", self.cuts.index(cut)
+
+    def _attrs(self, step: Step) -> dict[str, Any]:
+        """The attributes, with axes as a block has them: its first axis stands for all that were split off."""
+        attrs = dict(step.attrs)
+        axis = attrs.get("axis")
+        if isinstance(axis, tuple):
+            attrs["axis"] = tuple(a - self.split + 1 for a in axis)
+        elif axis is not None:
+            attrs["axis"] = axis - self.split + 1
+        return attrs
+
+    def _fold(self, step: Step) -> Callable[..., Any]:
+        axes, spec = step.attrs["axis"], self._types[step.outputs[0]]
+        shape = tuple(n for i, n in enumerate(self.space) if i >= self.split and i not in axes)
+        count = math.prod(self.space[i] for i in axes) if step.type == "Mean" else None
+        ufunc = _FOLDS[step.type]
+        self.folds.append(_Fold(self._array[step.outputs[0]], ufunc, shape, spec.dtype, count))
+        return partial(_fold_block, ufunc, (0, *(a - self.split + 1 for a in axes if a >= self.split)))
+
+
+def _fold_block(ufunc: Any, axes: tuple[int, ...], x: Array, out: Array) -> None:
+    ufunc.reduce(x, axis=axes, dtype=x.dtype, out=out)
+
+
+def picker(places: Sequence[int]) -> Callable[[Any], Any]:
+    """What takes these places of a list as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda values, only=places[0]: (values[only],)) if places else (lambda values: ())
+
+
+_LOCAL = threading.local()
+
+
+def _buffers(wanted: Sequence[tuple[Shape, DType]], height: int) -> list[Array]:
+    """Scratch arrays of this thread, each with `height` rows, one behind the other in one buffer that is kept."""
+    sizes = [-(-height * math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in wanted]
+    kept = getattr(_LOCAL, "buffer", None)
+    if kept is None or kept.size < sum(sizes):
+        kept = _LOCAL.buffer = np.empty(max(sum(sizes), 2 << 20), np.uint8)
+    made, at = [], 0
+    for (shape, dtype), size in zip(wanted, sizes, strict=True):
+        flat = kept[at : at + height * math.prod(shape) * dtype.itemsize].view(dtype)
+        made.append(flat.reshape((height, *shape)))
+        at += size
+    return made

@@ -1,0 +1,206 @@
+"""Convolution of NumPy arrays of float32 and float64 without groups: block by block, in memory that is used again.
+
+Two ways. A block's windows are copied side by side, as in conv.py, and are then one matrix product: any window, strides
+and dilation. Windows of 3 x 3 at strides of 1 save products, see conv_winograd.py.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from distgrad.workers.kernels import conv_winograd as winograd
+from distgrad.workers.kernels.conv_blocks import Array, Block, Range, cut, framed, run, scratch, shaped, total
+
+
+def serves(a: Any, b: Any, groups: int) -> bool:
+    """Whether the functions below take these two arrays."""
+    return (
+        type(a) is type(b) is np.ndarray
+        and a.dtype == b.dtype
+        and a.dtype.char in "fd"
+        and groups == 1
+        and a.size > 0
+        and b.size > 0
+    )
+
+
+def _plain(window: Any, strides: Any, dilation: Any) -> bool:
+    return tuple(window) == (3, 3) and tuple(strides) == tuple(dilation) == (1, 1)
+
+
+class Windows(NamedTuple):
+    """Where windows lie: of how many cells, how far apart they and their cells are, and where the first one begins."""
+
+    size: Range
+    strides: Range
+    dilation: Range
+    origin: Range
+
+    def span(self, axis: int, positions: Range) -> Range:
+        """The cells that the windows at these positions see."""
+        start, stop = (p * self.strides[axis] + self.origin[axis] for p in (positions[0], positions[1] - 1))
+        return start, stop + self.reach(axis) + 1
+
+    def reach(self, axis: int) -> int:
+        return (self.size[axis] - 1) * self.dilation[axis]
+
+    # Seen the other way, a cell is where a window begins, at a position and a phase: origin + position * stride + phase.
+
+    def seeing(self, axis: int, cells: Range, count: int) -> Range:
+        """Which of `count` windows see some of these cells."""
+        start = max(-(-(cells[0] - self.origin[axis] - self.reach(axis)) // self.strides[axis]), 0)
+        stop = min((cells[1] - 1 - self.origin[axis]) // self.strides[axis] + 1, count)
+        return min(start, max(stop, 0)), max(stop, 0)
+
+    def phases(self, axis: int, cells: Range, positions: Range) -> Range:
+        """The positions of all these cells and of all that the windows at these positions see."""
+        start, stop = ((cell - self.origin[axis]) // self.strides[axis] for cell in (cells[0], cells[1] - 1))
+        return min(start, positions[0]), max(stop, positions[1] - 1 + self.reach(axis) // self.strides[axis]) + 1
+
+    def tap(self, axis: int, i: int) -> Range:
+        """How many positions further, and at which phase, the i-th cell of a window lies."""
+        return divmod(i * self.dilation[axis], self.strides[axis])
+
+    def first(self, axis: int, phase: int, start: int) -> Range:
+        """The first cell of this phase from `start` on, and its position."""
+        position = -(-(start - self.origin[axis] - phase) // self.strides[axis])
+        return position * self.strides[axis] + phase + self.origin[axis], position
+
+
+def conv2d(x: Array, w: Array, strides: Any, padding: Any, dilation: Any) -> Array:
+    """x[n, h, w, c] and w[kh, kw, c, made] to [n, oh, ow, made]."""
+    (top, bottom), (left, right) = padding
+    (n, h, wide, channels), (kh, kw, _, made) = x.shape, w.shape
+    oh = (h + top + bottom - (kh - 1) * dilation[0] - 1) // strides[0] + 1
+    ow = (wide + left + right - (kw - 1) * dilation[1] - 1) // strides[1] + 1
+    out = np.empty((n, oh, ow, made), x.dtype)
+    if _plain((kh, kw), strides, dilation) and winograd.pays((oh, ow), channels, made):
+        winograd.correlate(x, w, (-top, -left), out)
+    else:
+        _correlate(x, w, Windows((kh, kw), strides, dilation, (-top, -left)), out)
+    return out
+
+
+def backprop_filter(x: Array, g: Array, size: Any, strides: Any, padding: Any, dilation: Any) -> Array:
+    """The gradient with respect to w, of the window's `size`."""
+    origin = -padding[0][0], -padding[1][0]
+    if _plain(size, strides, dilation) and winograd.pays(g.shape[1:3], x.shape[3], g.shape[3]):
+        return winograd.filter_gradient(x, g, origin)
+    windows = Windows(size, strides, dilation, origin)
+    shape = size[0] * size[1] * x.shape[3], g.shape[3]
+    made = total(_blocks(x, windows, g), shape, x.dtype, partial(_filter_block, x, windows, g))
+    return made.reshape(*size, x.shape[3], g.shape[3])
+
+
+def backprop_input(w: Array, g: Array, size: Any, strides: Any, padding: Any, dilation: Any) -> Array:
+    """The gradient with respect to x, whose images have `size`."""
+    kh, kw, channels, made = w.shape
+    (top, _), (left, _) = padding
+    out = np.empty((g.shape[0], *size, channels), g.dtype)
+    if tuple(strides) == (1, 1):  # a convolution of g with the taps turned around
+        turned = w[::-1, ::-1].swapaxes(2, 3)
+        origin = top - (kh - 1) * dilation[0], left - (kw - 1) * dilation[1]
+        if _plain((kh, kw), strides, dilation) and winograd.pays(size, made, channels):
+            winograd.correlate(g, turned, origin, out)
+        else:
+            _correlate(g, turned, Windows((kh, kw), (1, 1), dilation, origin), out)
+    else:
+        _spread(w, g, Windows((kh, kw), strides, dilation, (-top, -left)), out)
+    return out
+
+
+# -- windows side by side ----------------------------------------------------------------------------------------------
+
+
+def _correlate(x: Array, w: Array, windows: Windows, out: Array) -> None:
+    """out[n, i, j] = the sum over the cells of the window at (i, j) of x[n, cell] @ w[cell]."""
+    taps = w.reshape(-1, w.shape[3])
+    run(_blocks(x, windows, out), partial(_correlate_block, x, taps, windows, out))
+
+
+def _blocks(x: Array, windows: Windows, out: Array) -> list[Block]:
+    taps, frame = windows.size[0] * windows.size[1], windows.strides[0] * windows.strides[1]
+    per_position = (taps + frame) * x.shape[3] + out.shape[3]
+    return cut(out.shape[0], out.shape[1], out.shape[2] * per_position * out.itemsize)
+
+
+def _correlate_block(x: Array, taps: Array, windows: Windows, out: Array, _: int, block: Block) -> None:
+    (first, last), (top, bottom) = block
+    target = out[first:last, top:bottom]
+    columns, rest = _columns(x, windows, block, out.shape[2], target.size)
+    if target.flags.c_contiguous:
+        np.matmul(columns, taps, out=target.reshape(columns.shape[0], taps.shape[1]))
+    else:
+        target[...] = np.matmul(columns, taps, out=shaped(rest, (columns.shape[0], taps.shape[1]))).reshape(target.shape)
+
+
+def _filter_block(x: Array, windows: Windows, g: Array, block: Block, out: Array) -> None:
+    (first, last), (top, bottom) = block
+    columns, _ = _columns(x, windows, block, g.shape[2], 0)
+    np.matmul(columns.T, g[first:last, top:bottom].reshape(columns.shape[0], g.shape[3]), out=out)
+
+
+def _columns(x: Array, windows: Windows, block: Block, width: int, more: int) -> tuple[Array, Array]:
+    """The windows of a block side by side, [positions, cells * channels], and memory for `more` elements."""
+    images, (top, bottom) = block
+    rows, cols = windows.span(0, (top, bottom)), windows.span(1, (0, width))
+    (kh, kw), (sh, sw), (dh, dw), _ = windows
+    n, c = images[1] - images[0], x.shape[3]
+    shape = n, bottom - top, width, kh, kw, c
+    frame_size = n * (rows[1] - rows[0]) * (cols[1] - cols[0]) * c
+    frame, flat, rest = scratch(x.dtype, frame_size, n * (bottom - top) * width * kh * kw * c, more)
+    seen = framed(x, images, rows, cols, frame)
+    a, b, d, e = seen.strides
+    view = as_strided(seen, shape, (a, sh * b, sw * d, dh * b, dw * d, e), writeable=False)
+    columns = view if view.flags.c_contiguous else shaped(flat, shape)
+    if columns is not view:
+        columns[...] = view
+    return columns.reshape(n * (bottom - top) * width, kh * kw * c), rest
+
+
+# -- and back ----------------------------------------------------------------------------------------------------------
+
+
+def _spread(w: Array, g: Array, windows: Windows, out: Array) -> None:
+    """The transpose of `_correlate`: every window adds its g, times its taps, to the cells that it has seen."""
+    taps = np.ascontiguousarray(w.swapaxes(2, 3)).reshape(-1, w.shape[3], w.shape[2])
+    rows = -(-out.shape[1] // windows.strides[0])  # a row of a block is as many rows of cells as the stride
+    row_bytes = g.shape[2] * (taps.shape[0] + 2 * math.prod(windows.strides)) * out.shape[3] * out.itemsize
+    run(cut(out.shape[0], rows, row_bytes), partial(_spread_block, taps, g, windows, out))
+
+
+def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, _: int, block: Block) -> None:
+    """Windows that see rows of two blocks are computed for both.
+
+    The cells lie apart by what the stride leaves over, so that all that one tap adds lies side by side.
+    """
+    (first, last), (a, b) = block
+    n, ow, c = last - first, g.shape[2], out.shape[3]
+    rows = a * windows.strides[0], min(b * windows.strides[0], out.shape[1])
+    start, stop = windows.seeing(0, rows, g.shape[1])
+    tall, wide = windows.phases(0, rows, (start, stop)), windows.phases(1, (0, out.shape[2]), (0, ow))
+    shape = *windows.strides, n, tall[1] - tall[0], wide[1] - wide[0], c
+    flat, memory = scratch(g.dtype, taps.shape[0] * n * (stop - start) * ow * c, math.prod(shape))
+    terms = g[first:last, start:stop].reshape(-1, g.shape[3])
+    products = np.matmul(terms, taps, out=shaped(flat, (taps.shape[0], terms.shape[0], c)))
+    sums = shaped(memory, shape)
+    sums[...] = 0
+    for (i, j), term in zip(product(*map(range, windows.size)), products, strict=True):
+        (y, p), (x, q) = windows.tap(0, i), windows.tap(1, j)
+        seen = sums[p, q, :, y + start - tall[0] :, x - wide[0] :][:, : stop - start, :ow]
+        np.add(seen, term.reshape(seen.shape), out=seen)
+    _interleave(sums, windows, (tall[0], wide[0]), rows[0], out[first:last, slice(*rows)])
+
+
+def _interleave(sums: Array, windows: Windows, begin: Range, top: int, out: Array) -> None:
+    """Put the cells [phase, phase, image, row, column, channel], which begin at these positions, where they belong."""
+    for p, q in product(*map(range, windows.strides)):
+        y, x = windows.first(0, p, top), windows.first(1, q, 0)
+        cells = out[:, y[0] - top :: windows.strides[0], x[0] :: windows.strides[1]]
+        cells[...] = sums[p, q, :, y[1] - begin[0] :, x[1] - begin[1] :][:, : cells.shape[1], : cells.shape[2]]
