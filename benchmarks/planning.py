@@ -1,10 +1,10 @@
 """Time to plan: lowering, each pass, all of them as `optimize`, fusing and partitioning, for programs of many ops.
 
-Two models with their gradients, sized by the steps of their lowered programs: a chain `y = sin(y) * x` of small vectors,
-and a deep network of `tanh(y @ w + b)`. Each row is a process of its own. Prints milliseconds of CPU time, and at the
-end the microseconds per op of the whole way (lower, optimize, fuse, partition) and the memory it took on top of the
-graph. The exit code is 1 where a bar is missed: 100,000 ops within 5 s and 1,000,000 within 60 s, and of these for lower
-and optimize together 2 s and 25 s.
+Two models with their gradients, sized by the steps of their lowered programs: a chain `y = sin(y) * x` of small
+vectors, and a deep network of `tanh(y @ w + b)`. Each row is a process of its own. Prints milliseconds of CPU time, and
+at the end the microseconds per op of the whole way (lower, optimize, fuse, partition) and the memory it took on top of
+the graph. The exit code is 1 where a bar is missed: 100,000 ops within 5 s and 1,000,000 within 60 s, and of these for
+lower and optimize together 2 s and 25 s.
 
     python benchmarks/planning.py
     python benchmarks/planning.py --sizes 10000 100000

@@ -3,12 +3,16 @@
 Build: `function`, `Graph`, `Variable`, `constant`, `placeholder`, `Defun`, `op`; NumPy's functions under NumPy's names,
 and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, `hessian`,
 `hvp`; `RegisterGradient`, `no_gradient`, `custom_gradient`, `recompute_grad`; `explain_gradient` says why one is None.
-Run: call a function, or `Session().run(fetches, feed_dict)`.
+Run: call a function, or `Session().run(fetches, feed_dict)`; `Session` says on how many threads, within which memory.
+`function.plan(...)` and `Session.plan` give the `Plan` before anything runs. `BudgetError` is a run that was refused,
+`NumericsError` a NaN or Inf that was found.
 """
 
 from __future__ import annotations
 
 import os as _os
+from typing import TYPE_CHECKING as _CHECKING
+from typing import Any as _Any
 
 # In a checkout scheduler/ and workers/ lie beside this folder, not in it; installed, they are its subfolders. This
 # makes `import distgrad` work in the checkout too, where the current directory shadows the installed package.
@@ -16,7 +20,7 @@ if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.to
     __path__.append(_os.path.abspath(_os.path.join(_os.path.dirname(__file__), "..")))
 
 from distgrad import ops as _ops
-from distgrad import raw_ops, scheduler, testing
+from distgrad import raw_ops, testing
 from distgrad.custom_gradient import custom_gradient
 from distgrad.defun import Defun
 from distgrad.derivatives import (
@@ -30,6 +34,7 @@ from distgrad.derivatives import (
     value_and_grad,
     vjp,
 )
+from distgrad.errors import BudgetError, NumericsError
 from distgrad.explain import explain_gradient
 from distgrad.function import function
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
@@ -51,16 +56,20 @@ from distgrad.session import Session
 from distgrad.user_ops import op
 from distgrad.variables import Variable
 
+if _CHECKING:
+    from distgrad import scheduler
+    from distgrad.scheduler import Plan
+
 NotDifferentiable = NoGradient = no_gradient
 
 __version__ = "0.1.0"
 __all__ = [
-    "AggregationMethod", "Defun", "Graph", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
-    "Operation", "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "cast", "check_graph",
-    "control_dependencies", "custom_gradient", "device", "explain_gradient", "function", "grad", "grad_pass_through",
-    "gradients", "hessian", "hessian_vector_product", "hessians", "hvp", "jacobian", "jvp", "linalg", "math",
-    "name_scope", "nn", "no_gradient", "op", "random", "raw_ops", "recompute_grad", "scheduler", "testing", "tuple",
-    "value_and_grad", "vjp",
+    "AggregationMethod", "BudgetError", "Defun", "Graph", "IndexedSlices", "IndexedSlicesValue", "NoGradient",
+    "NotDifferentiable", "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "Tensor",
+    "UnconnectedGradients", "Variable", "cast", "check_graph", "control_dependencies", "custom_gradient", "device",
+    "explain_gradient", "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product",
+    "hessians", "hvp", "jacobian", "jvp", "linalg", "math", "name_scope", "nn", "no_gradient", "op", "random",
+    "raw_ops", "recompute_grad", "scheduler", "testing", "tuple", "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += _ops.array.__all__
 __all__ += _ops.control.__all__
@@ -68,3 +77,12 @@ __all__ += _ops.index.__all__
 __all__ += _ops.math.__all__
 __all__ += _ops.matmul.__all__
 __all__ += _ops.reduce.__all__
+
+
+def __getattr__(name: str) -> _Any:
+    """What plans is imported when it is first asked for, here or by a session: building graphs does without."""
+    if name not in ("Plan", "scheduler"):
+        raise AttributeError(f"module 'distgrad' has no attribute {name!r}")
+    import distgrad.scheduler as late
+
+    return late if name == "scheduler" else late.Plan

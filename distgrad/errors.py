@@ -78,8 +78,24 @@ def here(depth: int = 2) -> Source:
 
 
 class BudgetError(MemoryError):
-    """A run was refused before it began, because its predicted peak is above the memory it may use."""
+    """A run was refused before it began, because its predicted peak is above the memory it may use.
+
+    >>> import numpy, distgrad as dg
+    >>> outer = dg.function(lambda x: x[:, None] * x)
+    >>> with dg.Session(memory="1 MiB"):
+    ...     outer(numpy.ones(1000))
+    Traceback (most recent call last):
+    distgrad.errors.BudgetError: the run would need 7.6 MiB at its peak, and may use 1.0 MiB. ...
+    """
 
 
 class NumericsError(FloatingPointError):
-    """With `check_numerics=True`, an op made a NaN or an Inf."""
+    """With `check_numerics=True`, an op made a NaN or an Inf, or a value came in with NaN.
+
+    >>> import numpy, distgrad as dg
+    >>> root = dg.function(lambda x: dg.sqrt(x) + 1)
+    >>> with dg.Session(check_numerics=True):
+    ...     root(numpy.array([4.0, -4.0]))
+    Traceback (most recent call last):
+    distgrad.errors.NumericsError: op 'Sqrt' (type Sqrt, ...) made NaN in 1 of 2 elements, first at [1]. Its inputs: ...
+    """

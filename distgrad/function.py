@@ -12,7 +12,7 @@ import inspect
 import re
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.registry import OpDef, define
-from distgrad.types import Spec, Typed, spec_of
+from distgrad.types import Spec, Typed, native, spec_of
 from distgrad.variables import NotPure, Variable
 
 #: Traces of one function after which it warns that it keeps retracing.
@@ -45,8 +45,10 @@ class Traced(NamedTuple):
     body: FuncGraph
     structure: Any
 
-    def rebuild(self, values: Iterable[Any]) -> Any:
+    def rebuild(self, values: Sequence[Any]) -> Any:
         """What a call returns, from the values (or tensors) of the body's outputs."""
+        if type(self.structure) is Tensor:
+            return values[0]
         rest = iter(values)
         return nest.map_structure(lambda leaf: _rebuilt(leaf, rest), self.structure)
 
@@ -76,30 +78,41 @@ class Function:
         graph = current_graph()
         if graph is not None:
             return self._call_in(graph, args, kwargs)
-        given = [plain(x) for x in nest.flatten((args, kwargs)) if is_array(x)]
-        arrays = [np.asarray(self._check_value(x, args, kwargs)) for x in given]
-        traced = self._traced(args, kwargs)
+        found: list[Any] = []
+        key = self._key(args, kwargs, found)
+        arrays = [x if type(x) is np.ndarray else np.asarray(self._check_value(x, args, kwargs)) for x in found]
+        traced = self._traces.get(key) or self._trace_first(key, args, kwargs)
         return traced.rebuild(runtime.current().call(traced.body, arrays))
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
         """The graph that a call with such arguments runs; prints one op per line."""
-        return self._traced(*self._canonical(args, kwargs)).body
+        args, kwargs = self._canonical(args, kwargs)
+        key = self._key(args, kwargs, [])
+        return (self._traces.get(key) or self._trace_first(key, args, kwargs)).body
+
+    def plan(self, *args: Any, **kwargs: Any) -> Any:
+        """The plan that a call with such arguments runs in the current session, with what it should cost. Computes
+        nothing; see `explain()` of the plan.
+
+        >>> import distgrad as dg
+        >>> square = dg.function(lambda x: x * x)
+        >>> len(square.plan(np.ones(3)).tasks)
+        1
+        """
+        return runtime.current().plan_call(self.body(*args, **kwargs))
 
     # -- outside any graph ---------------------------------------------------------------------------------------
 
-    def _traced(self, args: Any, kwargs: Any) -> Traced:
+    def _trace_first(self, key: Any, args: Any, kwargs: Any) -> Traced:
         """Without a lock: what is traced may wait for a thread that traces too. Of two traces the first to end wins."""
-        key = self._key(args, kwargs)
-        traced = self._traces.get(key)
-        if traced is None:
-            made = self.trace(args, kwargs, None)
-            traced = self._traces.setdefault(key, made)
-            if traced is made:
-                self._watch(args, kwargs)
+        made = self.trace(args, kwargs, None)
+        traced = self._traces.setdefault(key, made)
+        if traced is made:
+            self._watch(args, kwargs)
         return traced
 
     def _check_value(self, x: Any, args: Any, kwargs: Any) -> Any:
-        if isinstance(x, Tensor):
+        if isinstance(plain(x), Tensor):
             name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
             raise TypeError(
                 f"{self.name}: the argument {name} is {x!r}, but no graph is being built, so it has no value. Call the "
@@ -107,9 +120,12 @@ class Function:
             )
         return x
 
-    def _key(self, args: Any, kwargs: Any) -> Any:
-        """What tells signatures apart: the structure, the types of arrays, the values of everything else."""
-        key = _structure((args, kwargs))
+    def _key(self, args: Any, kwargs: Any, found: list[Any]) -> Any:
+        """What tells signatures apart: the structure, the types of arrays, the values of everything else. Arrays are
+        added to `found`: arguments are gone through once for both."""
+        key = tuple([_structure(x, found) for x in args])
+        if kwargs:
+            key = key, _structure(kwargs, found)
         try:
             hash(key)
         except TypeError:
@@ -163,7 +179,7 @@ class Function:
     def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
         """A body that captured something is traced anew for each call, because what it captured may be another thing by
         then: a variable is assigned, a loop rebinds a name. A body without captures is a value, good for all calls."""
-        key = (self, _structure((args, kwargs)))
+        key = (self, _structure((args, kwargs), []))
         if not _hashable(key):
             return self.trace(args, kwargs, graph)
         known = graph.memo("calls")
@@ -284,15 +300,20 @@ def is_array(x: Any) -> bool:
     return hasattr(x, "__array__") and not isinstance(x, type | Variable)
 
 
-def _structure(tree: Any) -> Any:
+def _structure(tree: Any, found: list[Any]) -> Any:
+    """What tells a signature apart; the arrays in it are added to `found`, in the order of `nest.flatten`."""
+    if type(tree) is np.ndarray:
+        found.append(tree)
+        return tree.shape, native(tree.dtype)
     if isinstance(tree, dict):
-        return type(tree), tuple([(key, _structure(tree[key])) for key in nest.sorted_keys(tree)])
+        return type(tree), tuple([(key, _structure(tree[key], found)) for key in nest.sorted_keys(tree)])
     if isinstance(tree, list | tuple):
-        return type(tree), tuple([_structure(item) for item in tree])
+        return type(tree), tuple([_structure(item, found) for item in tree])
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         names = [field.name for field in dataclasses.fields(tree) if field.init]
-        return type(tree), tuple([(name, _structure(getattr(tree, name))) for name in names])
+        return type(tree), tuple([(name, _structure(getattr(tree, name), found)) for name in names])
     if is_array(tree):
+        found.append(tree)
         return spec_of(tree if hasattr(tree, "dtype") else np.asarray(tree))
     # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written.
     return type(tree), repr(tree) if isinstance(tree, float | complex) else tree

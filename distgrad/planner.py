@@ -1,19 +1,25 @@
-"""Planner: from a lowered program to a checked plan, by way of the passes; equal programs are planned once.
+"""Planner: from what a session is asked to run to an engine that runs it; equal programs are planned once.
 
-The one place that hands kernels to the scheduler, which knows none: constants are folded with the kernels that the local engine runs.
+All that plans and runs comes together here, and only here: a session imports this module when it first needs it. It
+hands kernels to the scheduler, which knows none: constants are folded with the kernels that the local engine runs.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from distgrad.registry import OPS
+import numpy as np
+
+from distgrad.graph import Attrs, Operation, Tensor
+from distgrad.registry import OPS, OpDef
 from distgrad.scheduler import (
     Cluster,
     Options,
@@ -24,11 +30,15 @@ from distgrad.scheduler import (
     fuse,
     load_cluster,
     local_cluster,
+    lower,
     optimize,
     partition,
 )
-from distgrad.types import Spec
-from distgrad.workers import calibrate
+from distgrad.scheduler.cluster import usable_cpus
+from distgrad.types import DType, Shape, Spec
+from distgrad.workers import calibrate, numerics
+from distgrad.workers.backends import Backend, backend
+from distgrad.workers.local import Engine, Settings
 from distgrad.workers.tape import compute
 
 #: Plans that are kept for programs that come again: a function that is traced anew, say.
@@ -38,35 +48,26 @@ _LOCK = threading.Lock()
 _plans: OrderedDict[str, Plan] = OrderedDict()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Planner:
-    """What plans are made for."""
+    """What plans are made for, and how they run. Equal ones are one object, which graphs keep what is ready under."""
 
     cluster: Cluster
     options: Options
-    threads: int
+    settings: Settings
 
-    @classmethod
-    def of(
-        cls,
-        engine: str,
-        threads: int | None,
-        cpus_per_task: int | None,
-        memory: int | str | None,
-        granularity: float | None,
-        cluster: Cluster | str | os.PathLike[str] | None,
-    ) -> Planner:
-        if engine != "local":
-            raise ValueError(f"Session: unknown engine {engine!r}; there is 'local'")
-        count = _count("threads", threads) or available_threads()
-        cpus = _count("cpus_per_task", cpus_per_task)
-        if cpus is not None and cpus > count:
-            raise ValueError(f"Session: cpus_per_task is {cpus}, more than the {count} threads of the session")
-        if cluster is None:
-            cluster = local_cluster(count, None, calibrate.machine(count))
-        elif not isinstance(cluster, Cluster):
-            cluster = load_cluster(cluster)
-        return cls(cluster, Options(granularity, cpus, memory_bytes(memory)), count)
+    def engine(self, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]) -> Engine:
+        """What computes these tensors, given values for `feeds`."""
+        return Engine(self.plan(lower(tensors, feeds, effects)), self.settings, [t.op.name for t in feeds])
+
+    def compute(
+        self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
+    ) -> list[Any]:
+        """One op at once."""
+        made = compute(definition, inputs, attrs, specs)
+        if self.settings.check_numerics:
+            numerics.check_op(definition.type, made, inputs, attrs)
+        return made
 
     def plan(self, program: Program) -> Plan:
         program = fuse(optimize(program, _evaluate, self.options.fan_in))
@@ -83,37 +84,121 @@ class Planner:
         return plan
 
 
+_interned = lru_cache(maxsize=KEPT)(Planner)
+
+
 def _evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
-    return compute(OPS[step.type], arrays, step.attrs, specs)
+    """The results of a step. What makes NaN or Inf of finite numbers is left to the run, which can tell where it is."""
+    made = compute(OPS[step.type], arrays, step.attrs, specs)
+    numerics.check_op(step.type, made, arrays, step.attrs)
+    return made
 
 
-def available_threads() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+# -- the options of a session ------------------------------------------------------------------------------------
+
+
+def planner(
+    engine: str,
+    *,
+    threads: Any,
+    cpus_per_task: Any,
+    memory: Any,
+    backend: Any,
+    check_numerics: Any,
+    timeout: Any,
+    in_order: Any,
+    granularity: Any,
+    cluster: Any,
+) -> Planner:
+    """The planner for the options of a session; TypeError or ValueError for those that cannot be."""
+    if engine != "local":
+        raise ValueError(f"Session: unknown engine {engine!r}; there is 'local'")
+    count = _count("threads", threads) or usable_cpus()
+    cluster = _cluster(cluster, count)
+    options = Options(
+        granularity=_seconds("granularity", granularity),
+        cpus_per_task=_cpus(_count("cpus_per_task", cpus_per_task), cluster),
+        memory=memory_bytes(memory),
+    )
+    settings = Settings(
+        backend=_backend(backend),
+        threads=count,
+        check_numerics=_flag("check_numerics", check_numerics),
+        in_order=_flag("in_order", in_order),
+        timeout=_seconds("timeout", timeout),
+    )
+    return _interned(cluster, options, settings)
+
+
+def _cluster(cluster: Any, threads: int) -> Cluster:
+    if cluster is None:
+        return local_cluster(threads, None, calibrate.machine(threads))
+    if isinstance(cluster, str | os.PathLike):
+        return load_cluster(cluster)
+    if not isinstance(cluster, Cluster):
+        raise TypeError(f"Session: cluster is a Cluster or the path of a cluster file, got {cluster!r}")
+    return cluster
+
+
+def _cpus(cpus: int | None, cluster: Cluster) -> int | None:
+    most = max(worker.cpus for worker in cluster.workers)
+    if cpus is not None and cpus > most:
+        whose = "the session" if cluster.name == "local" else f"the largest worker of cluster {cluster.name!r}"
+        raise ValueError(f"Session: cpus_per_task is {cpus}, but {whose} has {most}")
+    return cpus
+
+
+def _backend(name: Any) -> Backend:
+    if not isinstance(name, str):
+        raise TypeError(f"Session: backend is the name of an array library, such as 'numpy', got {name!r}")
+    try:
+        return backend(name)
+    except ValueError as e:
+        raise ValueError(f"Session: {e}") from None
+
+
+def _count(what: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"Session: {what} is a positive whole number, got {value!r}")
+    return int(value)
+
+
+def _seconds(what: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value <= 0:
+        raise ValueError(f"Session: {what} is a positive number of seconds, got {value!r}")
+    return float(value)
+
+
+def _flag(what: str, value: Any) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"Session: {what} is True or False, got {value!r}")
+    return bool(value)
 
 
 _UNITS = {"": 1, "b": 1, **{f"{p}b": 1000**i for i, p in enumerate("kmgt", 1)}}
 _UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
 
 
-def memory_bytes(memory: int | str | None) -> int | None:
+def memory_bytes(memory: Any) -> int | None:
     """A budget in bytes.
 
     >>> memory_bytes("1.5 GiB"), memory_bytes(10**9), memory_bytes(None)
     (1610612736, 1000000000, None)
     """
-    if isinstance(memory, str):
-        found = re.fullmatch(r"\s*([0-9.]+)\s*([a-zA-Z]*)\s*", memory)
-        if found and found[2].lower() in _UNITS and found[1].count(".") <= 1 and found[1] != ".":
-            return int(float(found[1]) * _UNITS[found[2].lower()])
-    elif memory is None or (isinstance(memory, int) and not isinstance(memory, bool) and memory > 0):
-        return memory
-    raise ValueError(f"Session: memory is a number of bytes or text such as '4 GiB', got {memory!r}")
-
-
-def _count(what: str, value: Any) -> int | None:
-    if value is None:
+    if memory is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"Session: {what} is a positive whole number, got {value!r}")
-    return value
+    found: float = 0
+    if isinstance(memory, str):
+        text = re.fullmatch(r"\s*(\d+\.?\d*)\s*([a-zA-Z]*)\s*", memory)
+        if text and text[2].lower() in _UNITS:
+            found = float(text[1]) * _UNITS[text[2].lower()]
+    elif isinstance(memory, int | float | np.integer | np.floating) and not isinstance(memory, bool):
+        found = float(memory)
+    if not (math.isfinite(found) and found >= 1):
+        raise ValueError(f"Session: memory is a positive number of bytes or text such as '4 GiB', got {memory!r}")
+    return int(found)

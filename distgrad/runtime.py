@@ -5,7 +5,7 @@ Builders and functions may not import what runs them (layers point downwards), s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -31,9 +31,9 @@ class Runtime(Protocol):
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
         """Run a root function body on its declared inputs, and commit its assigns; the results are the caller's own."""
 
+    def plan_call(self, body: FuncGraph) -> Any:
+        """The plan that `call` would run."""
 
-#: The session that runs where none is open: the first that is pushed, when `distgrad.session` is imported.
-_default: list[Runtime] = []
 
 #: The open sessions, innermost last. Each thread (and each asyncio task) has its own, as each builds its own graphs.
 _open: ContextVar[tuple[Runtime, ...]] = ContextVar("distgrad_sessions", default=())
@@ -42,14 +42,21 @@ _open: ContextVar[tuple[Runtime, ...]] = ContextVar("distgrad_sessions", default
 def current() -> Runtime:
     """The innermost session that this thread has open, or the default one."""
     sessions = _open.get()
-    return sessions[-1] if sessions else _default[0]
+    return sessions[-1] if sessions else _default()
+
+
+def _default() -> Runtime:
+    raise RuntimeError("nothing runs yet: import distgrad.session")
+
+
+def set_default(session: Callable[[], Runtime]) -> None:
+    """What gives the session that runs where none is open; `distgrad.session` sets it when it is imported."""
+    global _default
+    _default = session
 
 
 def push(session: Runtime) -> None:
-    if _default:
-        _open.set((*_open.get(), session))
-    else:
-        _default.append(session)
+    _open.set((*_open.get(), session))
 
 
 def remove(session: Runtime) -> None:

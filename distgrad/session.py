@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,17 +13,26 @@ from distgrad import nest, runtime
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.builder import as_array
-from distgrad.planner import Planner
 from distgrad.registry import OpDef
-from distgrad.scheduler import Cluster, Plan, lower
-from distgrad.state import frozen, held, put, take
+from distgrad.state import alone, frozen, put, take
 from distgrad.types import DType, Shape, Spec
 from distgrad.variables import Variable
-from distgrad.workers.backends import backend as find_backend
-from distgrad.workers.local import Engine, Settings
-from distgrad.workers.tape import compute
+
+if TYPE_CHECKING:
+    from distgrad.planner import Planner
+    from distgrad.scheduler import Cluster, Plan
+    from distgrad.workers.local import Engine
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@cache
+def _planning() -> Any:
+    """All that plans and runs, imported here and nowhere else, when something first runs: building graphs needs none of
+    it, and `import distgrad` shall be quick."""
+    from distgrad import planner
+
+    return planner
 
 
 class Session:
@@ -35,7 +45,9 @@ class Session:
         memory: the bytes a run may allocate (a number, or text such as "4 GiB"). What needs more is refused before it
             runs.
         backend: the array library that computes: "numpy", or "torch" where it is installed.
-        check_numerics: raise NumericsError where an op makes a NaN or an Inf.
+        check_numerics: raise NumericsError where a result or an assigned value has a NaN or an Inf that an op made, or
+            the NaN of a feed or a variable; the error names the op in which it began. An Inf that is written down (a
+            mask of -inf) is no error, nor is what is masked before it reaches a result.
         timeout: seconds after which a run is given up with a TimeoutError.
         in_order: run the tasks of a plan one after another, in its order.
         granularity: seconds that a task of the plan should take; chosen by the planner by default.
@@ -63,13 +75,17 @@ class Session:
         granularity: float | None = None,
         cluster: Cluster | str | os.PathLike[str] | None = None,
     ):
-        self._planner = Planner.of(engine, threads, cpus_per_task, memory, granularity, cluster)
-        self._settings = Settings(
-            backend=find_backend(backend),
-            threads=self._planner.threads,
-            check_numerics=bool(check_numerics),
-            in_order=bool(in_order),
-            timeout=_positive("timeout", timeout),
+        self._planner: Planner = _planning().planner(
+            engine,
+            threads=threads,
+            cpus_per_task=cpus_per_task,
+            memory=memory,
+            backend=backend,
+            check_numerics=check_numerics,
+            timeout=timeout,
+            in_order=in_order,
+            granularity=granularity,
+            cluster=cluster,
         )
 
     def __enter__(self) -> Session:
@@ -92,7 +108,16 @@ class Session:
         return nest.map_structure(lambda leaf: _result(leaf, results), fetches)
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Plan:
-        """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed."""
+        """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed.
+
+        >>> import distgrad as dg
+        >>> with dg.Graph():
+        ...     x = dg.placeholder((100, 100))
+        ...     y = dg.exp(x) @ x
+        >>> plan = dg.Session(threads=1).plan(y, {x: np.ones((100, 100))})
+        >>> len(plan.tasks), plan.predictions.peak_bytes
+        (1, 160000)
+        """
         ready, _ = self._prepared(fetches, feed_dict)
         if ready is None:
             raise ValueError(f"Session.plan: there is nothing to run in {fetches!r}")
@@ -101,10 +126,10 @@ class Session:
     def evaluate(
         self, definition: OpDef, inputs: Sequence[Array], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
     ) -> list[Array]:
-        return compute(definition, inputs, attrs, specs)
+        return self._planner.compute(definition, inputs, attrs, specs)
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        return self._ready_for(body).run([as_array(x) for x in arguments])
+        return self._ready_for(body).run([x if _is_plain(x) else as_array(x) for x in arguments])
 
     def plan_call(self, body: FuncGraph) -> Plan:
         return self._ready_for(body).engine.plan
@@ -128,11 +153,10 @@ class Session:
         self, graph: Graph, key: Any, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
     ) -> _Ready:
         known: dict[Any, _Ready] = graph.memo("ready")
-        ready = known.get((key, self._planner, self._settings))
+        ready = known.get((key, self._planner))
         if ready is None:
-            plan = self._planner.plan(lower(tensors, feeds, effects))
-            ready = _Ready(Engine(plan, self._settings), {v.key: v for v in graph.handles})
-            known[key, self._planner, self._settings] = ready
+            engine = self._planner.engine(tensors, feeds, effects)
+            ready = known[key, self._planner] = _Ready(engine, {v.key: v for v in graph.handles})
         return ready
 
 
@@ -145,34 +169,30 @@ class _Ready:
         self._keys = [key for key, _ in program.reads]
         self._reads = [variables[key] for key in self._keys]
         self._writes = [variables[key] for key, _ in program.writes]
-        self._held = list(dict.fromkeys((*self._reads, *self._writes)))
+        self._claimed = list(dict.fromkeys((*self._reads, *self._writes)))
 
     def run(self, feeds: Sequence[Array]) -> list[Array]:
         """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
-        if not self._writes:
-            values, _ = self._compute(feeds)
-            return _owned(values, feeds)
-        with held(self._held):
-            values, writes = self._compute(feeds)
-            results = _owned(values, feeds)
-            shared = {id(x): x for x in (*results, *feeds)}
-            put(self._writes, [frozen(x, shared) for x in writes.values()])
+        if self._writes:
+            return alone(self._claimed, partial(self._run, feeds))
+        return self._run(feeds)
+
+    def _run(self, feeds: Sequence[Array]) -> list[Array]:
+        values, writes = self.engine.run(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
+        taken = {id(_memory(x)) for x in feeds}
+        results = [_owned(x, taken) for x in values]
+        if writes:
+            put(self._writes, [frozen(x, taken) for x in writes.values()])
         return results
 
-    def _compute(self, feeds: Sequence[Array]) -> tuple[list[Array], dict[str, Array]]:
-        return self.engine.run(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
 
-
-def _owned(values: Sequence[Array], feeds: Sequence[Array]) -> list[Array]:
-    """Results that are the caller's alone: no view of what was fed, of a constant or a variable, or of each other."""
-    taken = {id(_memory(x)) for x in feeds}
-    owned: list[Array] = []
-    for value in values:
-        memory = _memory(value)
-        shared = not value.flags.writeable or id(memory) in taken
-        owned.append(value.copy() if shared else value)
-        taken.add(id(memory))
-    return owned
+def _owned(value: Array, taken: set[int]) -> Array:
+    """A result that is the caller's alone: no view of what was fed, of a constant or a variable, or of another one."""
+    memory = id(_memory(value))
+    if memory in taken or not value.flags.writeable:
+        return value.copy()
+    taken.add(memory)
+    return value
 
 
 def _memory(x: Array) -> Any:
@@ -183,10 +203,8 @@ def _memory(x: Array) -> Any:
     return holder
 
 
-def _positive(what: str, value: Any) -> Any:
-    if value is not None and not (isinstance(value, int | float) and not isinstance(value, bool) and value > 0):
-        raise ValueError(f"Session: {what} is a positive number, got {value!r}")
-    return value
+def _is_plain(x: Any) -> bool:
+    return type(x) is np.ndarray and x.dtype.isnative
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
@@ -286,4 +304,4 @@ def _cast_feed(t: Tensor, array: Array, weak: bool) -> Array:
     return made
 
 
-runtime.push(Session())  # the default: local, always there
+runtime.set_default(cache(Session))  # made when it is first needed

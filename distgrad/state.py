@@ -1,50 +1,97 @@
-"""The state that calls share: taking the values of variables together, and setting them together.
+"""The state that calls share: having variables to oneself, taking their values together, setting them together.
 
-A call that writes has its variables (those that it reads, too) to itself from the first read to the last write, so calls
-of several threads happen one after another for each variable. Reading alone waits for nobody: the values of several
-variables are taken in one go, and set in one go, so a reader sees all of a call's writes or none.
+A call that writes has its variables (those that it reads, too) to itself from the first read to the last write, so
+calls of several threads happen one after another for each variable. Reading alone waits for nobody: the values of
+several variables are taken in one go, and set in one go, so a reader sees all of a call's writes or none.
+
+An interrupt (Ctrl-C) may come between any two instructions of Python. Nothing has to be put right after one: what a
+call claimed is free again when its gate is, and a `with` statement on a lock lets go of it whatever happens.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Container, Sequence
+from contextvars import ContextVar, copy_context
 from itertools import repeat
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from distgrad.variables import Variable
-
 Array = np.ndarray[Any, np.dtype[Any]]
+R = TypeVar("R")
 
-_value = attrgetter("_value")
+
+class Shared(Protocol):
+    """What calls share: a value that is never written into, and the gate of the call that claimed it last, which is
+    locked as long as that call is under way."""
+
+    _value: Array
+    gate: threading.Lock
 
 
-def take(variables: Sequence[Variable]) -> list[Array]:
+_value, _gate = attrgetter("_value"), attrgetter("gate")
+#: Held while gates are looked at and set.
+_claims = threading.Lock()
+#: The gates of the calls that this thread is in the middle of; the threads of a run know them, too.
+_calls: ContextVar[tuple[threading.Lock, ...]] = ContextVar("distgrad_calls", default=())
+
+
+def alone(variables: Sequence[Shared], work: Callable[[], R]) -> R:
+    """What `work` gives; until it ends, no other call writes these variables.
+
+    All are claimed at once, so nobody has some and waits for others: no two calls wait for each other.
+    """
+    gate = threading.Lock()
+    with gate:
+        _claim(variables, gate)
+        made = copy_context().run(_known, gate, work)
+    return made
+
+
+def _known(gate: threading.Lock, work: Callable[[], R]) -> R:
+    _calls.set((*_calls.get(), gate))
+    return work()
+
+
+def _claim(variables: Sequence[Shared], gate: threading.Lock) -> None:
+    while True:
+        with _claims:
+            closed = [g for g in map(_gate, variables) if g.locked()]
+            if not closed:
+                _set(variables, "gate", repeat(gate))
+                return
+        mine = [v for v in variables if v.gate in _calls.get() and v.gate in closed]
+        if mine:
+            raise RuntimeError(
+                f"{mine[0]!r} is written by the call that is under way, and would be written once more inside of it, "
+                f"by a kernel or a signal handler. Kernels are pure: return the value, and assign it in the function."
+            )
+        with closed[0]:  # until that call ends
+            pass
+
+
+def take(variables: Sequence[Shared]) -> list[Array]:
     """The values of several variables at one moment: no other thread runs during one call into C."""
     return list(map(_value, variables))
 
 
-def put(variables: Sequence[Variable], values: Sequence[Array]) -> None:
+def put(variables: Sequence[Shared], values: Sequence[Array]) -> None:
     """Set several variables at one moment: no thread and no signal comes between, as all of it is one call into C."""
-    deque(map(setattr, variables, repeat("_value"), values), maxlen=0)
+    _set(variables, "_value", values)
 
 
-@contextmanager
-def held(variables: Sequence[Variable]) -> Iterator[None]:
-    """Inside, no other thread writes these variables. Always taken in the same order, so nobody waits in a circle."""
-    with ExitStack() as stack:
-        for variable in sorted(variables, key=attrgetter("number")):
-            stack.enter_context(variable.lock)
-        yield
+def _set(variables: Sequence[Shared], name: str, values: Any) -> None:
+    deque(map(setattr, variables, repeat(name), values), maxlen=0)
 
 
-def frozen(value: Array, shared: Mapping[int, Any]) -> Array:
-    """A value that a variable can keep: nobody else can write into it."""
-    if value.base is not None or not value.flags.owndata or not value.flags.writeable or id(value) in shared:
+def frozen(value: Array, shared: Container[int] = ()) -> Array:
+    """A value that a variable can keep: nobody else can write into it. `shared` has the ids of what others hold."""
+    flags = value.flags
+    if not flags.owndata or not flags.writeable or id(value) in shared:
         value = value.copy()
-    value.flags.writeable = False
+        flags = value.flags
+    flags.writeable = False
     return value

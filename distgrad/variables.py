@@ -18,6 +18,7 @@ from distgrad.graph import FuncGraph, Graph, Operation, Tensor, check_name, curr
 from distgrad.ops.builder import as_array, convert, has_tensor, make
 from distgrad.ops.methods import install
 from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.state import Array, alone, frozen
 from distgrad.types import DType, Shape, Spec, Typed
 
 _numbers = itertools.count()
@@ -77,26 +78,20 @@ class Variable:
                 f"Variable: the initial value {initial_value!r} is a tensor, which has no value yet. "
                 f"Pass an array, or a function of no arguments that returns one."
             )
-        #: Held by a call that writes this variable, from its first read to its last write.
-        self.lock = threading.RLock()
+        #: Locked while a call that writes this variable is under way; see `distgrad.state`.
+        self.gate = threading.Lock()
         with outside():
             value = initial_value() if callable(initial_value) else initial_value
-            self._set(as_array(value, dtype))
+            self._value: Array = frozen(np.array(as_array(value, dtype)))
         self.name = "Variable" if name is None else check_name(name)
         self.number = next(_numbers)
         self.key = f"{self.name}#{self.number}"
         self.trainable = bool(trainable)
 
-    def _set(self, value: Any) -> None:
-        """A copy that nobody can write into: reads of it travel without further copies."""
-        made = np.array(value)
-        made.flags.writeable = False
-        with self.lock:
-            self._value = made
-
     @property
     def shape(self) -> Shape:
-        return self._value.shape
+        shape: Shape = self._value.shape
+        return shape
 
     @property
     def dtype(self) -> DType:
@@ -167,11 +162,9 @@ class Variable:
         if _nested(graph):
             graph.impure = True
             raise NotPure(f"{self!r} is assigned in the body of a call")
-        made = self._fit(value)
         if graph is None:
-            self._set(made)
-            return self.numpy()  # type: ignore[no-any-return]
-        made = convert(made)
+            return self._change(lambda: value)
+        made = convert(self._fit(value))
         op = make(_assign, (_handle_in(graph, self), made), name=f"{self.name}/assign").op
         if isinstance(graph, FuncGraph):
             graph.effects.append(op)
@@ -180,11 +173,25 @@ class Variable:
 
     def assign_add(self, delta: Any) -> Tensor:
         """Add to the value; gives the new value."""
+        if current_graph() is None:
+            return self._change(lambda: self._value + delta)
         return self.assign(self.read() + delta)
 
     def assign_sub(self, delta: Any) -> Tensor:
         """Subtract from the value; gives the new value."""
+        if current_graph() is None:
+            return self._change(lambda: self._value - delta)
         return self.assign(self.read() - delta)
+
+    def _change(self, new: Callable[[], Any]) -> Tensor:
+        """Set the value to what `new` gives, with no other write in between; gives a copy, as outside any graph."""
+
+        def change() -> Any:
+            self._value = frozen(np.array(self._fit(new())))
+            return self._value
+
+        made: Tensor = alone((self,), change).copy()
+        return made
 
     def _fit(self, value: Any) -> Any:
         """A value of the variable's shape and dtype: Python numbers adapt, what has a dtype must have this one."""

@@ -10,19 +10,12 @@ from dataclasses import dataclass
 
 from distgrad.scheduler.memory import Walk
 from distgrad.scheduler.plan import Bundle, Task
+from distgrad.scheduler.prices import Needs
 from distgrad.scheduler.program import Program
 
 #: In place of a task: the value comes from outside, or from a step that each reader has for itself.
 GIVEN = -1
 COPIED = -2
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What the tasks of one device ask for."""
-
-    cpus: int = 1
-    gpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +57,7 @@ def _members(draft: Draft) -> tuple[list[list[int]], list[int]]:
     return members, home
 
 
-def _reads(
-    draft: Draft, members: list[list[int]], home: list[int]
-) -> tuple[list[set[int]], dict[int, list[int]]]:
+def _reads(draft: Draft, members: list[list[int]], home: list[int]) -> tuple[list[set[int]], dict[int, list[int]]]:
     """What each task reads from outside, and who reads each such value; copies are added to the members."""
     steps = draft.program.steps
     makers = {v: i for i, k in enumerate(draft.of) if k == COPIED for v in steps[i].outputs}

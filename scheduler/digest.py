@@ -109,6 +109,7 @@ def _object(value: Any) -> Any:
     name = f"{kind.__module__}.{kind.__qualname__}"
     if callable(value) and hasattr(value, "__qualname__"):  # a function or a class: where it is defined
         return name, f"{value.__module__}.{value.__qualname__}"
-    if kind.__repr__ is object.__repr__:  # its address, which is another one in every process
+    text = repr(value)
+    if " at 0x" in text:  # an address, which is another one in every process
         return name, _plain(dict(getattr(value, "__dict__", {})))
-    return name, repr(value)
+    return name, text

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -21,13 +21,15 @@ from distgrad.scheduler.program import FUSED, Program, Step, check_program
 from distgrad.types import Shape, Spec
 
 #: Op types that compute each element from the same element of their inputs, which broadcast.
-ELEMENTWISE = frozenset(
-    """Abs Acos Acosh Add AddN Asin Asinh Atan Atan2 Atanh BitwiseAnd BitwiseOr BitwiseXor Cast Cbrt Ceil Conj Cos Cosh
-    Digamma Div Elu Equal Erf Erfc Exp Exp2 Expm1 Floor FloorDiv Gelu GeluGrad Greater GreaterEqual Hypot Imag Invert
-    IsFinite IsInf IsNan LeakyRelu LeakyReluGrad Less LessEqual Lgamma Log Log10 Log1p Log2 LogAddExp LogicalAnd
-    LogicalNot LogicalOr LogicalXor Maximum Minimum Mod Mul Neg NotEqual OnesLike Pow Real Reciprocal Relu ReluGrad
-    Rint Rsqrt Select Sigmoid Sign Sin Sinh Softplus Sqrt Square Sub Tan Tanh Trunc ZerosLike""".split()
-)
+ELEMENTWISE = frozenset({
+    "Abs", "Acos", "Acosh", "Add", "AddN", "Asin", "Asinh", "Atan", "Atan2", "Atanh", "BitwiseAnd", "BitwiseOr",
+    "BitwiseXor", "Cast", "Cbrt", "Ceil", "Conj", "Cos", "Cosh", "Digamma", "Div", "Elu", "Equal", "Erf", "Erfc", "Exp",
+    "Exp2", "Expm1", "Floor", "FloorDiv", "Gelu", "GeluGrad", "Greater", "GreaterEqual", "Hypot", "Imag", "Invert",
+    "IsFinite", "IsInf", "IsNan", "LeakyRelu", "LeakyReluGrad", "Less", "LessEqual", "Lgamma", "Log", "Log10", "Log1p",
+    "Log2", "LogAddExp", "LogicalAnd", "LogicalNot", "LogicalOr", "LogicalXor", "Maximum", "Minimum", "Mod", "Mul",
+    "Neg", "NotEqual", "OnesLike", "Pow", "Real", "Reciprocal", "Relu", "ReluGrad", "Rint", "Rsqrt", "Select",
+    "Sigmoid", "Sign", "Sin", "Sinh", "Softplus", "Sqrt", "Square", "Sub", "Tan", "Tanh", "Trunc", "ZerosLike",
+})  # fmt: skip
 
 #: Op types that compute each row of their first input's shape from the same row, along their `axis`.
 ROWWISE = frozenset({"Softmax", "SoftmaxGrad", "LogSoftmax", "LayerNorm", "LayerNormGrad"})
@@ -42,6 +44,8 @@ REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min"})
 SMALL = 2048
 #: A row (what lies behind the split) longer than this does not fit the cache a few times.
 LONG_ROW = 1 << 16
+#: More steps than this are more than one task, and more than one group.
+MANY = 256
 #: From this many elements on even a single step gains from running in blocks, on several threads.
 LARGE = 1 << 17
 
@@ -139,18 +143,30 @@ _RULES: dict[str, Callable[[Step, Sequence[Spec]], Role | None]] = {
 
 
 class _Group:
-    __slots__ = ("into", "members", "role")
+    __slots__ = ("into", "members", "reads", "role")
 
     def __init__(self, role: Role):
         self.role = role
         self.members: list[int] = []
+        self.reads: set[int] = set()  # arrays as large as the space
         self.into: _Group | None = None  # the group that took this one over
 
     def now(self) -> _Group:
         group = self
         while group.into is not None:
+            group.into = group.into.into or group.into  # half the way for who asks next
             group = group.into
         return group
+
+
+    def take_over(self, other: _Group) -> None:
+        self.members += other.members
+        self.reads |= other.reads
+        other.members, other.reads, other.into = [], set(), self
+
+
+def _size(group: _Group) -> int:
+    return len(group.members)
 
 
 def _row(space: Shape, split: int) -> int:
@@ -160,7 +176,8 @@ def _row(space: Shape, split: int) -> int:
 def _groups(program: Program) -> list[_Group]:
     """The groups worth making, each with its steps in order."""
     types = program.types
-    stage_of: dict[int, int] = dict.fromkeys(program.given, -1)
+    given = set(program.given)
+    stage_of: dict[int, int] = dict.fromkeys(given, -1)
     space_of: dict[int, Any] = {}
     step_stage: list[int] = []
     found: dict[Any, _Group] = {}
@@ -169,11 +186,11 @@ def _groups(program: Program) -> list[_Group]:
         part = role(step, types)
         stage = _stage(step, stage_of, space_of, step_stage, None if part is None else (part.space, step.device))
         if part is not None:
-            if not 0 < part.split or _row(part.space, part.split) > LONG_ROW:
+            if part.split == 0 or _row(part.space, part.split) > LONG_ROW:
                 part = None
                 stage = _stage(step, stage_of, space_of, step_stage, None)
             else:
-                stage = _join(i, step, part, stage, types, found, every)
+                stage = _join(i, step, part, stage, types, given, found, every)
         for v in step.outputs:
             stage_of[v] = stage
             if part is not None and part.goes_on:
@@ -202,30 +219,46 @@ def _join(
     part: Role,
     stage: int,
     types: Sequence[Spec],
+    given: Container[int],
     found: dict[Any, _Group],
     every: list[_Group],
 ) -> int:
-    """Put a step into the group that made or reads what it reads; gives the stage that it ends up with."""
+    """Put a step into the group that made or reads what it reads; gives the stage that it ends up with.
+
+    Reading the same feed or variable is no reason to run together: towers do that. All groups that made something it
+    reads become one, also those that made the mean of a row: two groups of one stage that read from each other would be
+    a cycle.
+    """
     size = math.prod(part.space)
     full = [v for v in step.inputs if math.prod(types[v].shape) == size]
     while True:
         key = stage, part.space, step.device
-        near = list(dict.fromkeys([g.now() for v in full if (g := found.get((key, v))) is not None]))
+        near = list(dict.fromkeys([g.now() for v in step.inputs if (g := found.get((key, v))) is not None]))
         split = min([part.split, *(g.role.split for g in near)])
-        if _row(part.space, split) <= LONG_ROW:
+        if not near or not _apart(step, near, _row(part.space, split)):
             break
-        stage += 1  # together the rows would be too long: a group of its own, one stage later
-    group = near[0] if near else _Group(part)
+        stage += 1  # a group of its own, one stage later
+    group = max(near, key=_size, default=None) or _Group(part)
     if not near:
         every.append(group)
-    for other in near[1:]:
-        group.members += other.members
-        other.members, other.into = [], group
+    for other in near:
+        if other is not group:  # the smaller into the largest, so no step is moved often
+            group.take_over(other)
     group.role = Role(part.space, split, True)
     group.members.append(i)
+    group.reads.update(full)
     for v in (*full, *step.outputs):
-        found[key, v] = group
+        if v not in given:
+            found[key, v] = group
     return stage
+
+
+def _apart(step: Step, near: Sequence[_Group], row: int) -> bool:
+    """Whether a step shall not be fused with what it reads: the rows would be too long, or the group too large, or it
+    adds up what towers made that have no input in common, and which may run on different workers."""
+    if row > LONG_ROW or sum(map(_size, near)) >= MANY:
+        return True
+    return step.type == "AddN" and len(near) > 1 and not set.intersection(*[g.reads for g in near])
 
 
 def _worth_it(group: _Group) -> bool:

@@ -59,6 +59,12 @@ def value_bytes(types: Sequence[Spec]) -> list[int]:
     return [prod(shape) * dtype.itemsize for shape, dtype in types]
 
 
+def given_bytes(program: Program) -> dict[int, int]:
+    """The bytes of the values that come from outside."""
+    given = program.given
+    return dict(zip(given, value_bytes([program.types[v] for v in given]), strict=True))
+
+
 def peak(program: Program, order: Sequence[int] | None = None, kept: Iterable[int] | None = None) -> Peak:
     """The peak of running these steps (by default all) in this order, with `kept` (what is wanted) alive to the end.
 
@@ -188,14 +194,15 @@ def largest(program: Program, plan: Plan) -> tuple[Live, ...]:
 
 def refusal(program: Program, predicted: int, budget: int, top: Sequence[Live]) -> str:
     """Cause, place, remedy."""
-    names = "; ".join(_named(program, top))
+    names = "; ".join(named(program, top))
     return (
         f"the run would need {bytes_text(predicted)} at its peak, and may use {bytes_text(budget)}. "
         f"The largest tensors at that point: {names or 'none'}. What would help: {', '.join(_remedies(program, top))}."
     )
 
 
-def _named(program: Program, top: Sequence[Live]) -> list[str]:
+def named(program: Program, top: Sequence[Live]) -> list[str]:
+    """Each value by op, type, bytes and the user's line."""
     maker = {v: each for step in program.steps for each in (step, *step.body) for v in each.outputs}
     lines = []
     for value, nbytes in top:

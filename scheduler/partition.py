@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from distgrad.collector import collector
 from distgrad.errors import BudgetError
-from distgrad.scheduler.assemble import COPIED, Draft, Needs, assemble
+from distgrad.scheduler.assemble import COPIED, Draft, assemble
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.contract import Groups, Nodes, contract, quotient, whole
-from distgrad.scheduler.cost import CostModel
-from distgrad.scheduler.memory import largest, refusal, value_bytes
+from distgrad.scheduler.contract import contract, lanes, whole
+from distgrad.scheduler.memory import given_bytes, largest, refusal, refuse, value_bytes
+from distgrad.scheduler.nodes import Groups, Nodes, quotient
 from distgrad.scheduler.plan import Options, Plan, Predictions, check_plan, copied
-from distgrad.scheduler.program import FUSED, Program, Step
-from distgrad.scheduler.simulate import Load, Thing, critical_seconds, given_bytes, loads_of, simulate
+from distgrad.scheduler.prices import Needs, needs_of, prices
+from distgrad.scheduler.program import FUSED, Program, Step, planning
+from distgrad.scheduler.simulate import Load, Thing, critical_seconds, loads_of, simulate
 from distgrad.scheduler.simulate import run as run_loads
 
 __all__ = ["Options", "partition"]
@@ -29,6 +29,8 @@ PAYS = 10
 COARSER = (1, 4, 16)
 #: Pieces per worker that are tried when towers are cut, so that work behind them can start before they end.
 PIECES = (1, 4)
+#: Candidates times pieces: of a very large and irregular graph only the first few candidates are tried.
+PATIENCE = 200_000
 #: Pieces of a run that are tried when a task does not fit the memory of a worker.
 SMALLER = (4, 16, 64)
 
@@ -44,11 +46,8 @@ def partition(program: Program, cluster: Cluster, options: Options | None = None
     >>> [task.steps for task in plan.tasks]
     [(0, 1)]
     """
-    collector.relax()  # what is allocated here lives to the end: collections would find nothing
-    try:
+    with planning():
         return _partition(_Work.of(program, cluster, options or Options()))
-    finally:
-        collector.restore()
 
 
 def _partition(work: _Work) -> Plan:
@@ -60,7 +59,8 @@ def _partition(work: _Work) -> Plan:
         if best is None or plan.predictions.peak_bytes < best.predictions.peak_bytes:
             best = plan
     assert best is not None
-    raise _refused(best)
+    refuse(work.program, best, work.options.memory)
+    raise _too_small(best)
 
 
 # -- prices ------------------------------------------------------------------------------------------------------
@@ -84,43 +84,22 @@ class _Work:
 
     @classmethod
     def of(cls, program: Program, cluster: Cluster, options: Options) -> _Work:
-        cpus = _cpus(cluster, options)
-        devices = list(dict.fromkeys([step.device for step in program.steps]))
-        needs = {device: Needs(cpus, _gpus(cluster, device)) for device in devices}
-        models = {
-            device: CostModel(cluster.gpu if need.gpus and cluster.gpu else cluster.machine, cpus)
-            for device, need in needs.items()
-        }
-        costs = [models[step.device].cost(step, program.types) for step in program.steps]
+        needs = needs_of(program, cluster, options)
+        costs = prices(program, cluster, needs)
         seconds, flops = [c.seconds for c in costs], [c.flops for c in costs]
         nbytes, free = value_bytes(program.types), copied(program)
-        nodes, given = _nodes(program, seconds, nbytes, free, {d: k for k, d in enumerate(devices)})
+        nodes, given = _nodes(program, seconds, nbytes, free, {device: k for k, device in enumerate(needs)})
         return cls(program, cluster, options, needs, seconds, flops, nbytes, free, nodes, given)
 
     @property
     def slots(self) -> int:
         """How many tasks can run at once."""
-        cpus = _cpus(self.cluster, self.options)
+        cpus = max([need.cpus for need in self.needs.values()], default=1)
         return sum(worker.cpus // cpus for worker in self.cluster.workers)
 
     @property
     def grain(self) -> float:
         return PAYS * self.cluster.machine.task_seconds
-
-
-def _cpus(cluster: Cluster, options: Options) -> int:
-    most = max(worker.cpus for worker in cluster.workers)
-    cpus = options.cpus_per_task
-    if cpus is None:
-        return min(worker.cpus for worker in cluster.workers)
-    if not 1 <= cpus <= most:
-        raise ValueError(f"cpus_per_task is {cpus}, but the largest worker of cluster {cluster.name!r} has {most} cpus")
-    return cpus
-
-
-def _gpus(cluster: Cluster, device: str | None) -> int:
-    """One for steps on a device whose name says so, where the cluster has any; else they run on cpus."""
-    return int(device is not None and "gpu" in device.lower() and cluster.gpus > 0)
 
 
 def _nodes(
@@ -190,13 +169,14 @@ def _ways(work: _Work) -> Iterator[Groups]:
 def _best_first(work: _Work, total: float) -> Iterator[Groups]:
     """All candidates are put together from the same small pieces: so the steps are gone through once."""
     grain = work.grain
-    pieces = contract(work.nodes, grain, grain)
+    pieces = lanes(work.nodes, grain, grain)
     graph, place = quotient(work.nodes, pieces)
-    found = [
-        whole(graph),  # as few tasks as devices allow
-        *[contract(graph, grain * factor) for factor in COARSER],  # towers
-        *[contract(graph, grain, total / work.slots / n) for n in PIECES],  # cut, so that what follows them overlaps
+    tries: list[tuple[float, float | None, bool]] = [
+        *[(grain * factor, None, False) for factor in COARSER],  # towers
+        *[(grain, total / work.slots / n, False) for n in PIECES],  # cut, so that what is behind them overlaps
+        (grain, None, True),  # branches of towers too
     ]
+    found = [whole(graph), *[contract(graph, *each) for each in tries[: max(1, PATIENCE // len(graph))]]]
     given = _given(work, [place[g] for g in pieces], len(graph))
     scores = [_score(work, graph, groups, given) for groups in found]
     for i in sorted(range(len(found)), key=lambda i: (scores[i], i)):
@@ -219,7 +199,8 @@ def _score(work: _Work, nodes: Nodes, groups: Groups, given: Sequence[set[int]])
     for v, g in enumerate(groups):
         read[place[g]] |= given[v]
     devices = list(work.needs)
-    loads, things = [], []
+    loads: list[Load] = []
+    things: list[Thing] = []
     for k, before in enumerate(graph.before):
         device = devices[graph.device[k]]
         need, first = work.needs[device], len(things)
@@ -267,11 +248,8 @@ def _fits(plan: Plan) -> bool:
     return all(task.memory <= plan.cluster.workers[task.worker].memory for task in plan.tasks)
 
 
-def _refused(plan: Plan) -> BudgetError:
-    """What to say where no way to cut fits: of the one that needs least."""
-    budget = plan.options.memory
-    if budget is not None and plan.predictions.peak_bytes > budget:
-        return BudgetError(refusal(plan.program, plan.predictions.peak_bytes, budget, largest(plan.program, plan)))
+def _too_small(plan: Plan) -> BudgetError:
+    """What to say where some task fits no worker: of the way to cut that needs least."""
     task = max(plan.tasks, key=lambda task: task.memory - plan.cluster.workers[task.worker].memory)
     has = plan.cluster.workers[task.worker].memory
     return BudgetError(refusal(plan.program, task.memory, has, largest(plan.program, plan)))

@@ -84,6 +84,14 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """What `function.plan(...)` and `Session.plan` give: all that a run needs to know, and what it should cost.
+
+    >>> import numpy, distgrad as dg
+    >>> plan = dg.function(lambda x: dg.exp(x) @ x).plan(numpy.ones((8, 8)))
+    >>> len(plan.tasks), plan.predictions.peak_bytes
+    (1, 1024)
+    """
+
     program: Program
     tasks: tuple[Task, ...]
     bundles: tuple[Bundle, ...]
@@ -195,11 +203,11 @@ def copied(program: Program) -> list[bool]:
 
 def check_plan(plan: Plan) -> Plan:
     """What both engines rely on; raises ValueError at the first thing that does not hold."""
-    maker = _check_steps(plan)
-    made = _check_reads(plan, maker)
+    of = _check_steps(plan)
+    made = _check_reads(plan, of)
     _check_gives(plan, made)
     _check_bundles(plan, made)
-    _check_waits(plan, maker)
+    _check_waits(plan, of)
     for k, task in enumerate(plan.tasks):
         _check_resources(plan, k, task)
     return plan
@@ -233,17 +241,12 @@ def _check_steps(plan: Plan) -> list[int]:
     return of
 
 
-def _check_reads(plan: Plan, of: Sequence[int]) -> dict[int, set[int]]:
+def _check_reads(plan: Plan, of: Sequence[int]) -> list[set[int]]:
     """Tasks read what they lack and no more, from earlier ones; gives the values that each task makes."""
-    there = dict.fromkeys(plan.program.given, -1)
-    made: dict[int, set[int]] = {}
+    there = set(plan.program.given)
+    made: list[set[int]] = []
     for k, task in enumerate(plan.tasks):
-        inside: set[int] = set()
-        lacking: set[int] = set()
-        for i in task.steps:
-            step = plan.program.steps[i]
-            lacking.update([v for v in step.inputs if v not in inside])
-            inside.update(step.outputs)
+        inside, lacking = _inside(plan, k, task, of)
         reads = set(task.reads)
         for v in reads ^ lacking:
             what = "needs value {} but does not read it" if v in lacking else "reads value {} but does not need it"
@@ -251,9 +254,29 @@ def _check_reads(plan: Plan, of: Sequence[int]) -> dict[int, set[int]]:
         for v in reads:
             if v not in there:
                 raise ValueError(f"task {k} reads value {v}, which nothing before it gives: tasks are not in order")
-        there.update(dict.fromkeys(task.gives, k))
-        made[k] = inside
+        there.update(task.gives)
+        made.append(inside)
     return made
+
+
+def _inside(plan: Plan, k: int, task: Task, of: Sequence[int]) -> tuple[set[int], set[int]]:
+    """The values that a task makes, and those that it lacks; a copied step is there because something needs it."""
+    inside: set[int] = set()
+    lacking: set[int] = set()
+    copies: dict[int, int] = {}
+    for i in task.steps:
+        step = plan.program.steps[i]
+        for v in step.inputs:
+            copies.pop(v, None)
+            if v not in inside:
+                lacking.add(v)
+        inside.update(step.outputs)
+        if of[i] < 0:
+            copies[step.outputs[0]] = i
+    for v, i in copies.items():
+        if v not in task.gives:
+            raise ValueError(f"task {k} has a copy of step {i} ({plan.program.steps[i].name!r}) and no use for it")
+    return inside, lacking
 
 
 def _readers(plan: Plan) -> dict[int, list[int]]:
@@ -265,7 +288,7 @@ def _readers(plan: Plan) -> dict[int, list[int]]:
     return readers
 
 
-def _check_gives(plan: Plan, made: Mapping[int, set[int]]) -> None:
+def _check_gives(plan: Plan, made: Sequence[set[int]]) -> None:
     readers, wanted, given = _readers(plan), set(plan.program.wanted), set(plan.program.given)
     giver: dict[int, int] = {}
     for k, task in enumerate(plan.tasks):
@@ -281,13 +304,13 @@ def _check_gives(plan: Plan, made: Mapping[int, set[int]]) -> None:
         raise ValueError(f"value {v} is fetched or written but no task gives it")
 
 
-def _check_bundles(plan: Plan, made: Mapping[int, set[int]]) -> None:
+def _check_bundles(plan: Plan, made: Sequence[set[int]]) -> None:
     readers, wanted, nbytes = _readers(plan), set(plan.program.wanted), value_bytes(plan.program.types)
-    packed: dict[int, set[int]] = {k: set() for k in made}
+    packed: list[set[int]] = [set() for _ in made]
     seen: set[tuple[int, tuple[int, ...], bool]] = set()
     for b, bundle in enumerate(plan.bundles):
         key = bundle.task, bundle.readers, bundle.wanted
-        if bundle.task not in made or key in seen:
+        if not 0 <= bundle.task < len(made) or key in seen:
             raise ValueError(f"bundle {b} is of no task, or its task has another one for the same readers")
         seen.add(key)
         for v in bundle.values:

@@ -304,7 +304,7 @@ def _prune(steps: Sequence[Step], values: int, fetches: Sequence[int], keep: Seq
     kept: list[int] = []
     for i in range(len(steps) - 1, -1, -1):
         step = steps[i]
-        if i in wanted or any([live[v] for v in step.outputs]):
+        if i in wanted or 1 in [live[v] for v in step.outputs]:
             kept.append(i)
             for v in step.inputs:
                 live[v] = 1

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.memory import value_bytes
+from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.plan import Bundle, Plan, Task
-from distgrad.scheduler.program import Program
 
 #: So many of the workers that hold what a task reads are considered for it, beside the one that is free first.
 NEAR = 4
@@ -86,11 +85,6 @@ def simulate(
 def replay(plan: Plan) -> Timeline:
     """The timeline of a plan, on the workers it names."""
     return simulate(plan.tasks, plan.bundles, plan.cluster, given_bytes(plan.program), placed=True)
-
-
-def given_bytes(program: Program) -> dict[int, int]:
-    given = program.given
-    return dict(zip(given, value_bytes([program.types[v] for v in given]), strict=True))
 
 
 def loads_of(
@@ -177,11 +171,13 @@ class _Simulation:
         events: list[tuple[float, int]] = []
         now = 0.0
         ready = [k for k, n in enumerate(missing) if n == 0]
-        while ready or events:
+        while True:
             for k in ready:
                 heapq.heappush(self.queue_of[k].ready, (-rank[k], k))
             for queue in self.queues.values():
                 self._dispatch(queue, now, events)
+            if not events:
+                break
             now, ended = heapq.heappop(events)
             ready = []
             for k in after[ended]:

@@ -163,10 +163,10 @@ def test_neither_threads_nor_the_order_of_blocks_change_a_bit(
 # -- blocks ------------------------------------------------------------------------------------------------------------
 
 
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 1 << 21))
-def test_blocks_cover_every_row_of_every_image_once(images: int, rows: int, row_bytes: int) -> None:
+@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 1 << 21), st.integers(0, 1 << 24))
+def test_blocks_cover_every_row_of_every_image_once(images: int, rows: int, row_bytes: int, sum_bytes: int) -> None:
     seen = np.zeros((images, rows), int)
-    for (first, last), (top, bottom) in conv_blocks.cut(images, rows, row_bytes):
+    for (first, last), (top, bottom) in conv_blocks.cut(conv_blocks.Extent(images, rows, row_bytes), sum_bytes):
         seen[first:last, top:bottom] += 1
     assert np.all(seen == 1)
 

@@ -15,7 +15,7 @@ import distgrad as dg
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.into import INTO, Into, scratch
 from distgrad.workers.kernels.into_table import SCRATCH_BYTES
-from distgrad.workers.kernels.math import _NAMED
+from distgrad.workers.kernels.math import NAMED
 
 from .cases import all_cases
 from .test_op_table import as_dtype
@@ -160,7 +160,7 @@ def test_bfloat16_is_left_to_the_kernel() -> None:
 
 
 def test_every_named_function_is_in_the_table() -> None:
-    assert _NAMED.keys() - INTO.keys() == set()
+    assert NAMED.keys() - INTO.keys() == set()
 
 
 def test_plain_functions_are_bare_ufuncs() -> None:

@@ -170,11 +170,11 @@ def test_output_sizes_are_those_tensorflow_documents(n: int, k: int, stride: int
 def test_a_large_batch_is_convolved_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     from distgrad.workers.kernels import conv
 
-    x, w = arr(5, 6, 6, 2), arr(3, 3, 2, 4)
+    x, w = arr(5, 6, 6, 2), arr(3, 3, 1, 4)
 
     def run() -> Any:
-        grads = dg.function(lambda x, w: dg.gradients(dg.sum(nn.conv2d(x, w) ** 2), [x, w]))(x, w)
-        return [nn.conv2d(x, w), *grads]
+        grads = dg.function(lambda x, w: dg.gradients(dg.sum(nn.conv2d(x, w, groups=2) ** 2), [x, w]))(x, w)
+        return [nn.conv2d(x, w, groups=2), *grads]
 
     whole = run()
     monkeypatch.setattr(conv, "_COLUMN_BYTES", 2 * 9 * 36 * 2 * 8)  # two images at a time

@@ -20,13 +20,13 @@ ROOT = Path(__file__).parent.parent
 
 #: The public names that the documentation promises.
 API = [
-    "AggregationMethod", "Defun", "Graph", "IndexedSlices", "NoGradient", "NotDifferentiable", "Operation",
-    "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "add_n", "cast", "check_graph",
-    "constant", "control_dependencies", "custom_gradient", "device", "explain_gradient", "function", "grad",
-    "grad_pass_through", "gradients", "group", "hessian", "hessians", "hvp", "identity", "jacobian", "jvp",
-    "linalg", "name_scope", "nn", "no_gradient", "no_op", "ones", "ones_like", "op", "placeholder",
-    "prevent_gradient", "random", "rank", "raw_ops", "recompute_grad", "shape", "size", "stop_gradient", "testing",
-    "tuple", "value_and_grad", "vjp", "zeros", "zeros_like",
+    "AggregationMethod", "BudgetError", "Defun", "Graph", "IndexedSlices", "NoGradient", "NotDifferentiable",
+    "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable",
+    "add_n", "cast", "check_graph", "constant", "control_dependencies", "custom_gradient", "device",
+    "explain_gradient", "function", "grad", "grad_pass_through", "gradients", "group", "hessian", "hessians", "hvp",
+    "identity", "jacobian", "jvp", "linalg", "name_scope", "nn", "no_gradient", "no_op", "ones", "ones_like", "op",
+    "placeholder", "prevent_gradient", "random", "rank", "raw_ops", "recompute_grad", "shape", "size", "stop_gradient",
+    "testing", "tuple", "value_and_grad", "vjp", "zeros", "zeros_like",
 ]  # fmt: skip
 
 #: What has no example of its own: names and types that a user meets in the examples of what takes or gives them.
@@ -57,6 +57,20 @@ def test_import_loads_numpy_and_nothing_else_from_outside(tmp_path: Path) -> Non
     )
     found = python(code, tmp_path).strip()
     assert re.fullmatch(r"\['(__editable___distgrad_\w+', ')?distgrad'\]", found), found
+
+
+def test_what_plans_and_runs_is_imported_when_something_first_runs(tmp_path: Path) -> None:
+    code = (
+        "import sys, numpy, distgrad as dg; f = dg.function(lambda x: dg.exp(x)); f.body(numpy.zeros(1)); "
+        "loaded = lambda: [m for m in sys.modules if m.startswith(('distgrad.scheduler', 'distgrad.workers'))]; "
+        "print(loaded()); f(numpy.zeros(1)); print(len(loaded()) > 20)"
+    )
+    assert python(code, tmp_path).split() == ["[]", "True"]
+
+
+@pytest.mark.parametrize("code", ["dg.scheduler.lower", "dg.Plan", "dg.Plan is dg.scheduler.Plan"])
+def test_what_is_imported_late_is_there_when_it_is_asked_for(code: str, tmp_path: Path) -> None:
+    assert python(f"import distgrad as dg; print({code})", tmp_path).strip() != "False"
 
 
 def test_import_takes_at_most_0_3_seconds_over_numpy(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import pickle
 from collections.abc import Callable
 
@@ -102,6 +103,16 @@ def test_a_program_does_not_change() -> None:
         program = lower([dg.constant(1.0)])
     with pytest.raises(dataclasses.FrozenInstanceError):
         program.fetches = ()  # type: ignore[misc]
+
+
+def test_lowering_leaves_the_garbage_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    with dg.Graph():
+        x = dg.placeholder(())
+    lower([x], [x])
+    with pytest.raises(ValueError, match="must be fed"):
+        lower([x])
+    assert gc.get_threshold() == before
 
 
 # -- order -------------------------------------------------------------------------------------------------------

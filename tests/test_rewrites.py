@@ -136,7 +136,8 @@ def test_places_are_counted_anew_behind_what_is_dropped() -> None:
         y = dg.sin(dg.identity(x), name="y")
     z = dg.cos(y, name="z")
     program = alias(lower([z], [x]))
-    assert [(step.name, step.after) for step in program.steps] == [("a", ()), ("Identity_2", (0,)), ("y", (0,)), ("z", ())]
+    assert [step.name for step in program.steps] == ["a", "Identity_2", "y", "z"]
+    assert [step.after for step in program.steps] == [(), (0,), (0,), ()]
 
 
 # -- fold --------------------------------------------------------------------------------------------------------------
@@ -204,6 +205,10 @@ def test_a_large_constant_is_laid_out_otherwise_once() -> None:
     check(folded, lambda x: dg.exp(dg.constant(large)), "Const Exp")
 
 
+def test_what_would_lie_otherwise_after_a_journey_is_not_folded() -> None:
+    check(folded, lambda x: dg.constant(X)[:, ::2], "Const StridedSlice")
+
+
 def test_a_users_own_op_is_not_folded() -> None:
     calls = []
 
@@ -250,8 +255,8 @@ def test_an_op_that_runs_for_its_own_sake_stays() -> None:
 # -- simplify ----------------------------------------------------------------------------------------------------------
 
 SIMPLER: list[tuple[Callable[[dg.Tensor], Any], str]] = [
-    (lambda x: -(-x), ""),
-    (lambda x: -(-dg.transpose(x)), "Transpose Neg Neg"),
+    (lambda x: dg.negative(dg.negative(x)), ""),
+    (lambda x: dg.negative(dg.negative(dg.transpose(x))), "Transpose Neg Neg"),
     (lambda x: dg.reshape(dg.reshape(x, (3, 2)), (6,)), "Reshape"),
     (lambda x: dg.reshape(dg.reshape(dg.transpose(x), (6,)), (2, 3)), "Transpose Reshape Reshape"),
     (lambda x: dg.transpose(dg.transpose(x)), ""),

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import inspect
 import pickle
+import re
 import weakref
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
@@ -262,7 +263,23 @@ def _explode(x: Any) -> Any:
     raise ZeroDivisionError("boom")
 
 
+def _caused(x: Any) -> Any:
+    error = RuntimeError("no data")
+    error.add_note("the user's own note")
+    raise error from OSError("no disk")
+
+
+_SAME = ValueError("again")
+
+
+def _again(x: Any) -> Any:
+    raise _SAME
+
+
 BOOM = define("TestBoom", same, kernel=_explode)
+CAUSED = define("TestCaused", same, kernel=_caused)
+AGAIN = define("TestAgain", same, kernel=_again)
+IDENTITY = define("TestIdentity", same, kernel=lambda x: x)
 LIAR = define("TestLiar", same, kernel=lambda x: np.zeros(3))
 
 
@@ -278,10 +295,76 @@ def test_an_error_of_a_kernel_keeps_its_type_and_names_op_line_and_inputs() -> N
     assert pickle.loads(pickle.dumps(info.value)).__notes__ == info.value.__notes__
 
 
+#: Ways to run: alone, in a thread of a pool, and side by side.
+WAYS: list[dict[str, Any]] = [{}, {"timeout": 60}, {"threads": 2, "cpus_per_task": 1, "granularity": 1e-9}]
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_an_error_is_noted_once_with_the_traceback_of_the_kernel(options: Any) -> None:
+    x = f32(np.ones((4, 4)))
+    y = make(BOOM, (dg.exp(x) @ x,), name="model") + make(IDENTITY, (x @ x,))
+    with pytest.raises(ZeroDivisionError, match="boom") as info:
+        dg.Session(**options).run(y)
+    (note,) = info.value.__notes__
+    assert note.startswith("distgrad: in op 'model' (type TestBoom, at test_session.py:")
+    assert note.endswith(") on inputs (f32[4,4])")
+    assert info.traceback[-1].name == "_explode"
+    assert (info.value.__cause__, info.value.__context__) == (None, None)
+
+
+@pytest.mark.parametrize("options", WAYS)
+def test_an_error_keeps_its_own_notes_and_its_own_cause(options: Any) -> None:
+    with pytest.raises(RuntimeError, match="no data") as info:
+        dg.Session(**options).run(make(CAUSED, (f32([1.0]),)))
+    assert info.value.__notes__[0] == "the user's own note"
+    assert len(info.value.__notes__) == 2
+    assert isinstance(info.value.__cause__, OSError)
+
+
+def test_an_error_object_that_is_raised_again_and_again_has_one_note() -> None:
+    y = make(AGAIN, (f32([1.0]),))
+    for _ in range(3):
+        with pytest.raises(ValueError, match="again"):
+            run(y)
+    assert len(_SAME.__notes__) == 1
+
+
+@pytest.mark.parametrize("options", WAYS)
+@pytest.mark.parametrize("n", [6, 200_000])
+def test_an_error_inside_of_a_fused_group_names_the_op(options: Any, n: int) -> None:
+    x, y = dg.placeholder((n,), "int64"), dg.placeholder((n,), "int64")
+    z = dg.sum(dg.power(x + 1, y * 2, name="risen") + x)
+    session = dg.Session(**options)
+    feed = {x: np.full(n, 3), y: np.full(n, -1)}
+    assert ("Fused" in {step.type for step in session.plan(z, feed).program.steps}) == (n > 6)
+    with pytest.raises(ValueError, match="Integers to negative integer powers") as info:
+        session.run(z, feed)
+    (note,) = info.value.__notes__
+    assert note.startswith("distgrad: in op 'risen' (type Pow, at test_session.py:")
+    assert note.endswith(f"on inputs (i64[{n}], i64[{n}])")
+
+
+def test_an_error_of_a_function_that_a_kernel_calls_names_both_ops() -> None:
+    inner = dg.function(lambda x: make(BOOM, (x,), name="inner"))
+    nested = define("TestNestedBoom", same, kernel=lambda x: inner(np.asarray(x)), override=True)
+    with pytest.raises(ZeroDivisionError) as info:
+        run(make(nested, (f32([1.0]),), name="outer"))
+    assert [re.findall(r"op '(\w+)'", note) for note in info.value.__notes__] == [["inner"], ["outer"]]
+
+
 def test_a_kernel_that_breaks_its_shape_rule_is_found() -> None:
     y = make(LIAR, (f32([1.0, 2.0]),))
     with pytest.raises(TypeError, match=r"kernel of TestLiar made \(f64\[3\]\) where its shape rule says \(f32\[2\]\)"):
         run(y)
+
+
+def test_a_session_is_usable_after_an_error() -> None:
+    session, x = dg.Session(), dg.placeholder(())
+    boom, fine = make(BOOM, (x,)), x + 1
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError):
+            session.run([boom, fine], {x: 1.0})
+        assert session.run(fine, {x: 1.0}) == 2.0
 
 
 def test_a_failed_run_leaves_every_variable_as_it_was() -> None:

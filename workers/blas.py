@@ -9,10 +9,11 @@ from functools import cache
 from typing import Any
 
 #: Op types whose kernels call BLAS or LAPACK.
-USES_BLAS = frozenset(
-    """Cholesky Conv2D Conv2DBackpropFilter Conv2DBackpropInput Einsum LogMatrixDeterminant MatMul MatrixDeterminant
-    MatrixInverse MatrixPseudoInverse MatrixSolve MatrixTriangularSolve Qr SelfAdjointEigV2 Svd""".split()
-)
+USES_BLAS = frozenset({
+    "Cholesky", "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Einsum", "LogMatrixDeterminant", "MatMul",
+    "MatrixDeterminant", "MatrixInverse", "MatrixPseudoInverse", "MatrixSolve", "MatrixTriangularSolve", "Qr",
+    "SelfAdjointEigV2", "Svd",
+})  # fmt: skip
 
 _LOCK = threading.Lock()
 #: The counts that runs under way asked for, the last one in force; and what was set before the first of them.
@@ -53,4 +54,5 @@ def threads(count: int) -> Iterator[None]:
 def _set(counts: list[int]) -> None:
     for lib, count in zip(_libraries(), counts, strict=True):
         if lib.num_threads != count:
-            lib.set_num_threads(count)
+            # threadpoolctl lets the first thread that sets a count set it again, and no other: here all are agreed
+            getattr(lib, "_real_set_num_threads", lib.set_num_threads)(count)

@@ -1,9 +1,9 @@
 """A fused step, compiled: its body runs block by block, each block small enough to stay in the cache.
 
-A block is a number of rows of the step's space. What comes in and goes out is cut into views; what lives only inside has
-one scratch buffer per thread, shared by values that do not live at the same time. A reduction over the rows makes one
-partial result per block, and those are combined in the order of the blocks, so neither the number of threads nor their
-order changes a bit.
+A block is a number of rows of the step's space. What comes in and goes out is cut into views; what lives only inside
+has one scratch buffer per thread, shared by values that do not live at the same time. A reduction over the rows makes
+one partial result per block, and those are combined in the order of the blocks, so neither the number of threads nor
+their order changes a bit.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from distgrad.scheduler.fuse import LOSSES, REDUCTIONS
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.crew import Crew
-from distgrad.workers.kernels.into import INTO
+from distgrad.workers.kernels.into import INTO, Into
+from distgrad.workers.kernels.into_rows import whole_sum
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: A function and how to pick its arguments from the values of a block.
 Call = tuple[Callable[..., Any], Callable[[Any], Any]]
 
-#: The values of a block together shall take this much, and each of them between so many elements.
-CACHE_BYTES = 768 << 10
-ELEMENTS = (8 << 10, 64 << 10)
+#: So many elements a block has, where its rows are not longer. Fewer would stay in a nearer cache, but two threads hand
+#: the interpreter's lock to each other after every call, and that takes as long as a call on a short block.
+BLOCK_ELEMENTS = 128 << 10
 #: Below this many elements, counted once per step, waking up other threads costs more than they do.
-ALONE = 1 << 18
+ALONE = 1 << 20
 
 _FOLDS: dict[str, Any] = {"Sum": np.add, "Mean": np.add, "Max": np.maximum, "Min": np.minimum}
 
@@ -107,6 +108,7 @@ class _Body:
         self.split: int = step.attrs["split"]
         self.rows = math.prod(self.space[: self.split])
         self.cuts: list[_Cut] = []
+        self._numbers: dict[_Cut, int] = {}
         self.folds: list[_Fold] = []
         self.scratch: list[tuple[Shape, DType]] = []
         self._types = types
@@ -122,16 +124,15 @@ class _Body:
         ]
 
     def height(self) -> int:
-        """Rows per block: decided by the step alone, because sums depend on it."""
-        row = math.prod(self.space[self.split :])
-        sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in self.scratch]
-        sizes += [math.prod(cut.shape[1:]) * 4 for cut in self.cuts if cut.sliced]
-        least, most = (max(1, n // max(row, 1)) for n in ELEMENTS)
-        return min(max(least, min(most, CACHE_BYTES // max(sum(sizes), 1))), max(self.rows, 1))
+        """Rows per block: decided by the step alone, because sums depend on it. An even number of blocks, so that two
+        threads finish together."""
+        count = -(-math.prod(self.space) // BLOCK_ELEMENTS)
+        count += count % 2 if count > 1 else 0
+        return max(-(-self.rows // max(count, 1)), 1)
 
     def _call(self, i: int, step: Step) -> tuple[Callable[..., Any], list[tuple[str, int]]]:
         inputs = [self._operand(step, v) for v in step.inputs]
-        entry, attrs = INTO[step.type], self._attrs(step)
+        entry, attrs = entry_of(step, self._types), self._attrs(step)
         out_of = step.outputs[0]
         if step.type in REDUCTIONS and 0 in step.attrs["axis"]:
             return self._fold(step), [*inputs, ("part", len(self.folds) - 1)]
@@ -145,6 +146,7 @@ class _Body:
             self._release([v for v in (out_of,) if v in self._inner])
         if entry.ufunc is not None:
             return entry.ufunc, [*inputs, out]
+        assert entry.function is not None
         return partial(entry.function, **attrs) if attrs else entry.function, [out, *inputs]
 
     def _release(self, values: Sequence[int]) -> None:
@@ -175,9 +177,10 @@ class _Body:
         return self._view(v, _Cut(self._array[v], aligned[split:], False))
 
     def _view(self, v: int, cut: _Cut) -> tuple[str, int]:
-        if cut not in self.cuts:
+        if cut not in self._numbers:
+            self._numbers[cut] = len(self.cuts)
             self.cuts.append(cut)
-        return "view", self.cuts.index(cut)
+        return "view", self._numbers[cut]
 
     def _attrs(self, step: Step) -> dict[str, Any]:
         """The attributes, with axes as a block has them: its first axis stands for all that were split off."""
@@ -198,8 +201,19 @@ class _Body:
         return partial(_fold_block, ufunc, (0, *(a - self.split + 1 for a in axes if a >= self.split)))
 
 
+def entry_of(step: Step, types: Sequence[Spec]) -> Into:
+    """How a step is computed into a buffer. A sum of two is an addition, which is one call less."""
+    if step.type == "AddN" and len(step.inputs) == 2 and types[step.outputs[0]].dtype.itemsize > 2:
+        return INTO["Add"]
+    return INTO[step.type]
+
+
 def _fold_block(ufunc: Any, axes: tuple[int, ...], x: Array, out: Array) -> None:
-    ufunc.reduce(x, axis=axes, dtype=x.dtype, out=out)
+    """Without BLAS, which would wait for the threads that the crew has at work."""
+    if ufunc is np.add and len(axes) == x.ndim and x.dtype.char in "fd":
+        out[...] = whole_sum(x.reshape(-1))
+    else:
+        ufunc.reduce(x, axis=axes, dtype=x.dtype, out=out)
 
 
 def picker(places: Sequence[int]) -> Callable[[Any], Any]:

@@ -6,7 +6,9 @@ bit: what blocks make is put together by their number.
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from queue import SimpleQueue
@@ -17,11 +19,18 @@ import numpy as np
 Work = Callable[[Iterator[int]], None]
 
 
+_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
+
+
 class Crew:
     """`size` threads, of which the caller is one. The others start with the first work and end with the crew."""
 
     def __init__(self, size: int):
         self.size = size
+        self._begin()
+        _crews.add(self)
+
+    def _begin(self) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy = threading.Lock()
         self._started = 0
@@ -96,6 +105,16 @@ class _Job:
 def crew(size: int) -> Crew:
     """The process's crew of this size."""
     return Crew(size)
+
+
+def _after_fork() -> None:
+    """A process that was forked has all the crews, but none of their threads."""
+    for each in _crews:
+        each._begin()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _serve(jobs: SimpleQueue[_Job | None]) -> None:

@@ -44,8 +44,6 @@ class Eager:
                     watch.before(step)
                 made = run(*[values[v] for v in step.inputs])
                 outputs = made if isinstance(made, tuple | list) else (made,)
-                if watch is not None:
-                    watch.after([self._backend.to_numpy(x) for x in outputs])
             except Exception as e:
                 raise StepFailed(step) from e
             for v, x in zip(step.outputs, outputs, strict=True):

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.program import Step
-from distgrad.workers import blas, reference
+from distgrad.workers import blas, numerics, reference
 from distgrad.workers.backends import Backend
 from distgrad.workers.crew import crew
 from distgrad.workers.eager import Eager
@@ -43,36 +43,42 @@ class Settings:
 
 
 class Engine:
-    """A plan, ready to run: compiled at the first run, kept for the next."""
+    """A plan, ready to run: compiled at the first run, kept for the next. `names` is what errors call the feeds."""
 
-    def __init__(self, plan: Plan, settings: Settings):
+    def __init__(self, plan: Plan, settings: Settings, names: Sequence[str] = ()):
         self.plan = plan
         self.settings = settings
+        self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
         self._bodies: list[Tape | Eager | None] = [None] * len(plan.tasks)
         self._cpus = max((task.cpus for task in plan.tasks), default=1)
-        self._side_by_side = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
+        self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
+        self._simple = settings.timeout is None and min(self._room, len(plan.tasks)) <= 1
         types = {each.type for step in plan.program.steps for each in (step, *step.body)}
         self._blas = settings.backend.name == "numpy" and not types.isdisjoint(blas.USES_BLAS)
         self._uses = _uses(plan)
+        self._dead = _dead_after(plan)
 
     def run(self, feeds: Sequence[Array], state: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array]]:
         """The fetched values, and what the program writes."""
-        program, tasks = self.plan.program, self.plan.tasks
+        program = self.plan.program
         values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
         for key, v in program.reads:
             values[v] = state[key]
-        with np.errstate(all="ignore"), blas.threads(self._cpus) if self._blas else nullcontext():
-            if self.settings.timeout is None and (min(self._side_by_side, len(tasks)) <= 1 or inside()):
+        with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
+            if self._simple or inside():  # a task that waited for the pool that it occupies would wait for ever
                 self._in_order(values)
-            elif tasks:
-                run_side_by_side(self, values, self._side_by_side, self.settings.timeout)
+            elif self.plan.tasks:
+                run_side_by_side(self, values, self._room, self.settings.timeout)
+        if self.settings.check_numerics:
+            numerics.check(program, [values[v] for v in program.wanted], feeds, state, self._names)
         return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
 
     def _in_order(self, values: dict[int, Array]) -> None:
-        uses = self._uses.copy()
-        for i, task in enumerate(self.plan.tasks):
+        for i, (task, dead) in enumerate(zip(self.plan.tasks, self._dead, strict=True)):
             made = self.run_task(i, [values[v] for v in task.reads])
-            self.take_over(task, made, values, uses)
+            values.update(zip(task.gives, made, strict=True))
+            for v in dead:
+                del values[v]
 
     def take_over(self, task: Task, made: Sequence[Array], values: dict[int, Array], uses: dict[int, int]) -> None:
         """What a task made is there for others, and what it was the last to read is gone."""
@@ -86,48 +92,52 @@ class Engine:
         return self._uses.copy()
 
     def run_task(self, i: int, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
-        task, check = self.plan.tasks[i], self.settings.check_numerics
-        if watch is None and check:
-            watch = Watch(check)
         try:
-            made = self._body(i).run(given, watch)
-        except StepFailed as failure:
-            self._explain(task, given, failure)
-        if watch is not None and watch.suspects:
-            reference.check_finite(self._steps(task), self.plan.program.types, _named(task, given))
-        return made
+            return (self._bodies[i] or self._compile(i)).run(given, watch)
+        except StepFailed as e:
+            error = self._explained(i, given, e)
+        try:
+            raise error
+        finally:
+            del error  # which would hold this frame, and be held by it
 
-    def _body(self, i: int) -> Tape | Eager:
+    def _compile(self, i: int) -> Tape | Eager:
         """A task's compiled steps. Two threads that need it at the same time make it twice, which harms nobody."""
-        made = self._bodies[i]
-        if made is None:
-            made = self._bodies[i] = self._compile(self.plan.tasks[i])
+        task, types, backend = self.plan.tasks[i], self.plan.program.types, self.settings.backend
+        made: Tape | Eager
+        if backend.name == "numpy":
+            made = Tape(self._steps(i), types, task.reads, task.gives, crew(task.cpus))
+        else:
+            made = Eager(self._steps(i), types, task.reads, task.gives, backend)
+        self._bodies[i] = made
         return made
 
-    def _compile(self, task: Task) -> Tape | Eager:
-        types, backend = self.plan.program.types, self.settings.backend
-        if backend.name == "numpy":
-            return Tape(self._steps(task), types, task.reads, task.gives, crew(task.cpus))
-        return Eager(self._steps(task), types, task.reads, task.gives, backend)
+    def _steps(self, i: int) -> list[Step]:
+        return [self.plan.program.steps[k] for k in self.plan.tasks[i].steps]
 
-    def _steps(self, task: Task) -> list[Step]:
-        return [self.plan.program.steps[i] for i in task.steps]
-
-    def _explain(self, task: Task, given: Sequence[Array], failure: StepFailed) -> NoReturn:
-        """Raise what a step raised, with the op, the user's line and the inputs' types. A fused step is run again step by
-        step, to know which of them it was."""
-        cause, types = failure.__cause__, self.plan.program.types
+    def _explained(self, i: int, given: Sequence[Array], failure: StepFailed) -> BaseException:
+        """What a step raised, with the op, the user's line and the inputs' types."""
+        cause, step = failure.__cause__, failure.step
         assert cause is not None
-        if failure.step is None or isinstance(cause, Stopped):
-            raise cause
-        if failure.step.body:
-            reference.run_steps(self._steps(task), types, _named(task, given))
-        cause.add_note(reference.note(failure.step, [types[v] for v in failure.step.inputs]))
-        raise cause
+        if step is not None and not isinstance(cause, Stopped):
+            if step.body:
+                step = self._culprit(i, given) or step
+            reference.note(cause, step, [self.plan.program.types[v] for v in step.inputs])
+        return cause
+
+    def _culprit(self, i: int, given: Sequence[Array]) -> Step | None:
+        """The step inside of a fused one that fails: it is found by running all of the task step by step."""
+        values = dict(zip(self.plan.tasks[i].reads, given, strict=True))
+        for step in self._steps(i):
+            for each in step.body or (step,):
+                try:
+                    reference.run_steps((each,), self.plan.program.types, values)
+                except Exception:
+                    return each
+        return None
 
 
-def _named(task: Task, given: Sequence[Array]) -> dict[int, Array]:
-    return dict(zip(task.reads, given, strict=True))
+_NOTHING = nullcontext()
 
 
 def _uses(plan: Plan) -> dict[int, int]:
@@ -136,3 +146,14 @@ def _uses(plan: Plan) -> dict[int, int]:
     for v in (*plan.program.wanted, *(v for task in plan.tasks for v in task.reads)):
         uses[v] = uses.get(v, 0) + 1
     return uses
+
+
+def _dead_after(plan: Plan) -> list[list[int]]:
+    """For each task but the last, the values that nothing reads after it when tasks run in the plan's order."""
+    last = {v: i for i, task in enumerate(plan.tasks[:-1]) for v in (*task.reads, *task.gives)}
+    for v in (*plan.program.wanted, *(plan.tasks[-1].reads if plan.tasks else ())):
+        last.pop(v, None)
+    dead: list[list[int]] = [[] for _ in plan.tasks]
+    for v, i in last.items():
+        dead[i].append(v)
+    return dead

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.errors import NumericsError
 from distgrad.graph import outside
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.memory import VIEWS
@@ -22,7 +21,7 @@ def run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) ->
     """The fetched values, and what the program assigned: `state` itself is never changed."""
     values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
     values.update((v, state[key]) for key, v in program.reads)
-    last = _last_uses(program)
+    last = last_uses(program)
     for i, step in enumerate(program.steps):
         run_steps((step,), program.types, values)
         for v in last.get(i, ()):
@@ -38,7 +37,7 @@ def run_steps(steps: Iterable[Step], types: Sequence[Spec], values: dict[int, Ar
             values.update(zip(each.outputs, outputs, strict=True))
 
 
-def _last_uses(program: Program) -> dict[int, list[int]]:
+def last_uses(program: Program) -> dict[int, list[int]]:
     """After which step each value is dead."""
     last: dict[int, int] = {}
     for i, step in enumerate(program.steps):
@@ -56,14 +55,20 @@ def _run_step(step: Step, inputs: Sequence[Array], specs: Sequence[Spec]) -> lis
     try:
         return apply(OPS[step.type], inputs, step.attrs, specs)
     except Exception as e:
-        e.add_note(note(step, [Spec(x.shape, x.dtype) for x in inputs]))
+        note(e, step, [Spec(x.shape, x.dtype) for x in inputs])
         raise
 
 
-def note(step: Step, inputs: Sequence[Spec]) -> str:
-    """What an error says about the op in which it happened."""
-    got = ", ".join(map(str, inputs))
-    return f"distgrad: in op {step.name!r} (type {step.type}, at {step.source}) on inputs ({got})"
+def note(error: BaseException, step: Step, inputs: Sequence[Spec]) -> None:
+    """Have an error say in which op it happened; once, also if the same object is raised again and again."""
+    text = f"distgrad: in {place(step)} on inputs ({', '.join(map(str, inputs))})"
+    if text not in getattr(error, "__notes__", ()):
+        error.add_note(text)
+
+
+def place(step: Step) -> str:
+    """How errors name an op."""
+    return f"op {step.name!r} (type {step.type}, at {step.source})"
 
 
 def apply(
@@ -88,47 +93,6 @@ def _laid_out(op_type: str, x: Any) -> Array:
     """Results lie in memory row by row, as every executor lays them out: the order of a later sum depends on it. Views
     keep their order."""
     return np.asarray(x) if op_type in VIEWS else np.asarray(x, order="C")
-
-
-def check_finite(steps: Iterable[Step], types: Sequence[Spec], values: dict[int, Array]) -> None:
-    """Run steps one by one; NumericsError at the first that makes NaN or Inf of inputs that have neither, or NaN of
-    inputs without NaN."""
-    for step in steps:
-        for each in step.body or (step,):
-            run_steps((each,), types, values)
-            inputs = [values[v] for v in each.inputs]
-            for v in each.outputs:
-                bad = _made_bad(values[v], inputs)
-                if bad is not None and each.type != "Const":
-                    raise NumericsError(_numerics_text(each, inputs, values[v], bad))
-
-
-def _made_bad(made: Array, inputs: Sequence[Array]) -> Any:
-    """Where the result is not finite through this op alone, as a mask; None where it is not."""
-    if made.dtype.kind not in "fc" or np.isfinite(made).all():
-        return None
-    floating = [x for x in inputs if x.dtype.kind in "fc"]
-    if all(np.isfinite(x).all() for x in floating):
-        return ~np.isfinite(made)
-    nan = np.isnan(made)
-    return nan if nan.any() and not any(np.isnan(x).any() for x in floating) else None
-
-
-def _numerics_text(step: Step, inputs: Sequence[Array], made: Array, bad: Array) -> str:
-    first = tuple(int(i) for i in np.argwhere(bad)[0]) if made.ndim else ()
-    what = "NaN" if np.isnan(made[bad]).any() else "Inf"
-    ranges = ", ".join(f"{Spec(x.shape, x.dtype)} {_range(x)}" for x in inputs) or "none"
-    return (
-        f"op {step.name!r} (type {step.type}, at {step.source}) made {what} in {int(bad.sum())} of {made.size} elements, "
-        f"first at {list(first)}. Its inputs: {ranges}"
-    )
-
-
-def _range(x: Array) -> str:
-    if x.dtype.kind not in "fiu" or not x.size:
-        return ""
-    finite = x[np.isfinite(x)]
-    return f"in [{finite.min():.6g}, {finite.max():.6g}]" if finite.size else "not finite"
 
 
 def _read_only(x: Array) -> Array:

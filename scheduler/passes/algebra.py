@@ -38,8 +38,11 @@ def _transpose(walk: Walk, step: Step) -> Made:
 
 def _matmul(walk: Walk, step: Step) -> Made:
     """A transposed operand is a flag. Where a batch meets one matrix, the flag of the batch decides how it computes."""
-    flags, inputs = dict(step.attrs), list(step.inputs)
-    batch_by_matrix = len(walk.types[inputs[0]].shape) > 2 == len(walk.types[inputs[1]].shape)
+    a, b = step.inputs
+    if a not in walk.made and b not in walk.made:
+        return None
+    flags, inputs = dict(step.attrs), [a, b]
+    batch_by_matrix = len(walk.types[a].shape) > 2 == len(walk.types[b].shape)
     for k, flag in enumerate(("transpose_a", "transpose_b")):
         inner = _maker(walk, inputs[k], "Transpose")
         if inner is not None and _swaps_last(inner.attrs["axes"]) and not (k == 0 and batch_by_matrix):

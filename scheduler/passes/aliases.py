@@ -40,7 +40,7 @@ def _reduction(walk: Walk, step: Step) -> Made:
     """Over axes of size 1 nothing is reduced. (A Sum of floats makes 0.0 of -0.0 even then.)"""
     (x,), (y,) = step.inputs, step.outputs
     shape = walk.types[x].shape
-    if x in walk.odd or any([shape[i] != 1 for i in step.attrs["axis"]]):
+    if x in walk.odd or any(shape[i] != 1 for i in step.attrs["axis"]):
         return None
     if step.type == "Sum" and walk.types[x].dtype.kind not in "iu":
         return None

@@ -29,7 +29,7 @@ def _lean(walk: Walk, step: Step) -> Made:
     shape, types = walk.types[step.outputs[0]].shape, walk.types
     lean = list(inputs)
     for k, v in enumerate(inputs):
-        if types[v].shape and any([types[u].shape == shape for j, u in enumerate(lean) if j != k]):
+        if types[v].shape and any(types[u].shape == shape for j, u in enumerate(lean) if j != k):
             lean[k] = _source(walk, step, v)
     others = _without_one(walk, step, lean, shape)
     if others is not None:
@@ -40,13 +40,16 @@ def _lean(walk: Walk, step: Step) -> Made:
 def _uniform(walk: Walk, step: Step) -> Made:
     """Of numbers alone comes a number, which is computed once. (The bits of a NaN would not survive being a number.)"""
     shape, dtype = walk.types[step.outputs[0]]
-    numbers = [walk.number(v) for v in step.inputs] if step.type in ROUNDED or step.type == "Neg" else []
-    if not numbers or dtype.kind not in "biuf":
+    if dtype.kind not in "biuf" or not (step.type in ROUNDED or step.type == "Neg"):
         return None
-    made = walk.computed(step, [n for n in numbers if n is not None]) if all(n is not None for n in numbers) else None
-    if made is None or made != made:
-        return None
-    return _fill(step, shape, dtype, made.item())
+    numbers = []
+    for v in step.inputs:
+        number = walk.number(v)
+        if number is None:
+            return None
+        numbers.append(number)
+    made = walk.computed(step, numbers)
+    return None if made is None or made != made else _fill(step, shape, dtype, made.item())
 
 
 def _fill(step: Step, shape: Shape, dtype: DType, value: Any) -> Step:

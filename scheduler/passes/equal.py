@@ -87,8 +87,8 @@ def _plain(value: Any) -> Any:
     if kind is int or kind is bool or kind is str:
         return kind, value
     if kind is tuple or kind is list:
-        plain = all([type(item) is int for item in value])  # shapes and axes, which most attributes are
-        return kind, tuple(value) if plain else tuple([_plain(item) for item in value])
+        ints = not value or {type(item) for item in value} == {int}  # shapes and axes, which most attributes are
+        return kind, tuple(value) if ints else tuple([_plain(item) for item in value])
     if isinstance(value, np.ndarray):
         return (value.shape, value.dtype, value.tobytes()) if value.nbytes <= SMALL else id(value)
     return kind, repr(value) if isinstance(value, float | complex) else value

@@ -24,11 +24,11 @@ PASSING = frozenset(("Identity", "StopGradient", "PreventGradient", "IdentityN")
 #: What lays elements out otherwise, at no more cost than a copy.
 LAYOUT = frozenset(("Reshape", "Transpose", "StridedSlice", "Split", "Unstack", "Concat", "Stack", "Cast"))
 #: The results lie row by row in memory (axis 0 outermost, without gaps) where the inputs do.
-ROWS_OF_ROWS = UNARY | BROADCASTING | PASSING | {
+KEEPS_ROWS = UNARY | BROADCASTING | PASSING | {
     "Reshape", "AddN", "Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "LogSumExp", "Concat", "Stack", "MatMul",
     "ZerosLike", "OnesLike", "ReluGrad", "LeakyReluGrad", "GeluGrad", "Softmax", "SoftmaxGrad", "LogSoftmax",
     "LayerNorm", "LayerNormGrad", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
     "SparseSoftmaxCrossEntropyWithLogitsGrad",
 }  # fmt: skip
 #: The results lie row by row whatever the inputs do.
-ROWS = frozenset(("Fill", "StridedSliceGrad", "AddSlices", "AdvancedIndexGrad", "UnsortedSegmentSum"))
+MAKES_ROWS = frozenset(("Fill", "StridedSliceGrad", "AddSlices", "AdvancedIndexGrad", "UnsortedSegmentSum"))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.registry import OPS
-from distgrad.scheduler.passes.kinds import LAYOUT, ROWS, ROWS_OF_ROWS
+from distgrad.scheduler.passes.kinds import KEEPS_ROWS, LAYOUT, MAKES_ROWS
 from distgrad.scheduler.program import Program, Step, check_program
 from distgrad.types import Spec, size_of
 
@@ -140,7 +140,7 @@ class Walk:
         if self.evaluate is not None and step.inputs and self._folded(i, step):
             return
         made: Made = step
-        while type(made) is Step:
+        while isinstance(made, Step):
             step = made
             rule = self.rules.get(step.type)
             made = None if rule is None else rule(self, step)
@@ -157,10 +157,10 @@ class Walk:
 
         So whatever waited for something goes on waiting: that is how a second computation is told from the first.
         """
-        self._gone[i] = tuple([self._maker[v] for v in values if v in self._maker])
-        if not self._gone[i]:
-            del self._gone[i]
-        return i in self._gone
+        makers = tuple([self._maker[v] for v in values if v in self._maker])
+        if makers:
+            self._gone[i] = makers
+        return bool(makers)
 
     def _folded(self, i: int, step: Step) -> bool:
         """Compute a step now, if all of its inputs are constants and what it gives is cheap to hold."""
@@ -173,6 +173,8 @@ class Walk:
         try:
             arrays = self.evaluate(step, [known[v] for v in step.inputs], [types[v] for v in step.outputs])
         except Exception:  # it belongs to the run, which names the op and its line
+            return False
+        if not all(array.flags.forc for array in arrays):  # it would lie otherwise once the program has travelled
             return False
         self.changed = True
         for v, array in zip(step.outputs, arrays, strict=True):
@@ -214,13 +216,13 @@ class Walk:
     def _is_odd(self, step: Step) -> bool:
         """Whether the results may not lie row by row: what the types of ops say, and two that look closer."""
         kind = step.type
-        if kind in ROWS_OF_ROWS:
+        if kind in KEEPS_ROWS:
             if not self.odd or self.odd.isdisjoint(step.inputs):
                 return False
             return kind != "MatMul" or not self._is_one_product(step)
         if kind == "Const":
             return not step.attrs["value"].flags.c_contiguous
-        return kind not in ROWS
+        return kind not in MAKES_ROWS
 
     def _is_one_product(self, step: Step) -> bool:
         """Whether a MatMul is one product of two matrices, not a batch of them."""
@@ -252,27 +254,31 @@ def _bytes(types: Sequence[Spec], values: Sequence[int]) -> int:
 
 def _live(steps: Sequence[Step], before: Program, after: Program) -> tuple[Step, ...]:
     """Without the steps that nothing needs any more. What nothing read before runs for its own sake, and stays."""
-    used = bytearray(len(after.types))
-    for step in before.steps:
-        for v in step.inputs:
-            used[v] = 1
-    for v in range(len(before.types), len(used)):
-        used[v] = 1
-    for v in before.wanted:
-        used[v] = 1
-    live, waited = bytearray(len(used)), set()
+    used = _used(before) + b"\1" * (len(after.types) - len(before.types))
+    live, waited = bytearray(len(used)), set[int]()
     for v in after.wanted:
         live[v] = 1
     kept = []
     for i in range(len(steps) - 1, -1, -1):
         step = steps[i]
         outputs = step.outputs
-        if i in waited or any([live[v] for v in outputs]) or not any([used[v] for v in outputs]):
+        if i in waited or 1 in [live[v] for v in outputs] or 1 not in [used[v] for v in outputs]:
             kept.append(i)
             waited.update(step.after)
             for v in step.inputs:
                 live[v] = 1
     return taken(steps, kept[::-1], bool(waited))
+
+
+def _used(program: Program) -> bytearray:
+    """For each value, whether anything reads or wants it."""
+    used = bytearray(len(program.types))
+    for step in program.steps:
+        for v in step.inputs:
+            used[v] = 1
+    for v in program.wanted:
+        used[v] = 1
+    return used
 
 
 def taken(steps: Sequence[Step], kept: Sequence[int], waits: bool = True) -> tuple[Step, ...]:

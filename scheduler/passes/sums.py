@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from distgrad.scheduler.passes.rewrite import moved, taken
 from distgrad.scheduler.program import Program, Step, check_program
-from distgrad.types import Spec, size_of
+from distgrad.types import Shape, Spec, size_of
 
 #: A sum whose terms have fewer bytes than this stays one step: adding them takes no longer than starting a step.
 LARGE_SUM = 1 << 16
@@ -19,7 +20,8 @@ LARGE_SUM = 1 << 16
 def slice_sums(program: Program) -> Program:
     """Add slices into one buffer, instead of arrays of the full size that are zero but for a slice.
 
-    The gradient of `a[i]` is such an array; a loop over the rows of a makes as many of them as there are rows.
+    The gradient of `a[i]` is such an array; a loop over the rows of a makes as many of them as there are rows. Slices
+    that lie side by side and fill everything are put together without adding.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler import lower
@@ -66,8 +68,36 @@ def _keep_read_once(parts: dict[int, Step], program: Program) -> None:
 def _slice_sum(step: Step, parts: Mapping[int, Step], types: Sequence[Spec]) -> Step:
     inputs = tuple([parts[v].inputs[0] if v in parts else v for v in step.inputs])
     indexes = tuple([parts[v].attrs["index"] if v in parts else None for v in step.inputs])
-    attrs = {"indexes": indexes, "shape": types[step.outputs[0]].shape}
-    return Step("AddSlices", inputs, step.outputs, attrs, step.after, step.source, step.name, step.device)
+    shape = types[step.outputs[0]].shape
+    tiles = _tiles(indexes, shape)
+    if tiles is None:
+        attrs = {"indexes": indexes, "shape": shape}
+        return Step("AddSlices", inputs, step.outputs, attrs, step.after, step.source, step.name, step.device)
+    kind, axis, order = tiles
+    inputs = tuple([inputs[i] for i in order])
+    return Step(kind, inputs, step.outputs, {"axis": axis}, step.after, step.source, step.name, step.device)
+
+
+def _tiles(indexes: Sequence[Any], shape: Shape) -> tuple[str, int, list[int]] | None:
+    """How the slices lie side by side along one axis and fill everything, if they do: then nothing need be added, and a
+    -0.0 in a slice stays one. As items of the axis (Stack) or as pieces of it (Concat); and the order of the terms."""
+    if any(index is None or len(index) != len(shape) for index in indexes):
+        return None
+    cut = [axis for axis, n in enumerate(shape) if any(index[axis] != (0, n, 1) for index in indexes)]
+    if len(cut) != 1:
+        return None
+    (axis,) = cut
+    entries = [index[axis] for index in indexes]
+    if all(isinstance(e, int) for e in entries):
+        kind, ranges = "Stack", [(e, e + 1) for e in entries]
+    elif all(isinstance(e, tuple) and e[2] == 1 for e in entries):
+        kind, ranges = "Concat", [(e[0], e[0] + e[1]) for e in entries]
+    else:
+        return None
+    order = sorted(range(len(ranges)), key=ranges.__getitem__)
+    ends = [0, *(ranges[i][1] for i in order)]
+    starts = [*(ranges[i][0] for i in order), shape[axis]]
+    return (kind, axis, order) if starts == ends else None
 
 
 # -- trees -------------------------------------------------------------------------------------------------------------
@@ -116,7 +146,7 @@ def _level(
     step: Step, terms: Sequence[tuple[int, int]], fan_in: int, types: list[Spec], early: dict[int, list[Step]]
 ) -> list[tuple[int, int]]:
     """One level of a tree: sums of neighbours, each with the place after which it stands."""
-    made = []
+    made: list[tuple[int, int]] = []
     for start in range(0, len(terms), fan_in):
         group = terms[start : start + fan_in]
         if len(group) == 1:

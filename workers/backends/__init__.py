@@ -53,8 +53,9 @@ def _strict() -> Backend:
 def _torch() -> Backend:
     import array_api_compat.torch as xp
 
-    from distgrad.workers.backends.torch import TorchExtras
+    from distgrad.workers.backends.torch import TorchExtras, keep_freed_memory
 
+    keep_freed_memory()
     return Backend("torch", xp, TorchExtras(xp))
 
 

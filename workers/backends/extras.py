@@ -26,7 +26,8 @@ class Extras:
         self.xp = xp
         self._functions: dict[str, Callable[..., Any]] = {}
         known = xp.__array_namespace_info__().dtypes()
-        self.kinds = {dtype: np.dtype(name).kind for name, dtype in known.items()}
+        self._itemsizes: dict[Any, int] = {dtype: np.dtype(name).itemsize for name, dtype in known.items()}
+        self.kinds: dict[Any, str] = {dtype: np.dtype(name).kind for name, dtype in known.items()}
 
     # -- in and out
 
@@ -55,6 +56,10 @@ class Extras:
         """NumPy's letter for what the numbers are: b, i, u, f, c."""
         return self.kinds[dtype]
 
+    def itemsize(self, dtype: Any) -> int:
+        """How many bytes a number has."""
+        return self._itemsizes[dtype]
+
     def is_short(self, dtype: Any) -> bool:
         """Whether this is float16 or bfloat16: the standard has neither."""
         return False
@@ -62,6 +67,12 @@ class Extras:
     def astype(self, x: Any, dtype: Any) -> Any:
         """x in another dtype of this library, which may be x itself."""
         return self.xp.astype(x, dtype, copy=False)
+
+    def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
+        """x in the dtype of NumPy's name. Of complex numbers it is the real part, as TensorFlow casts."""
+        if self.kind(x.dtype) == "c" and dtype.kind != "c":
+            x = x != 0 if dtype.kind == "b" else self.xp.real(x)
+        return self.astype(x, self.dtype(dtype))
 
     # -- indexing
 
@@ -103,10 +114,10 @@ class Extras:
         return self._functions.get(name) or self._functions.setdefault(name, self._function(name))
 
     def _function(self, name: str) -> Callable[..., Any]:
-        own = getattr(self, f"_{name}", None) or getattr(self.xp, name, None)
-        lacking = self.lacking.get(name, "")
+        own: Callable[..., Any] = getattr(self, f"_{name}", None) or getattr(self.xp, name, getattr(np, name))
+        lacking = self.lacking.get(name)
         if not lacking:
-            return own  # type: ignore[no-any-return]
+            return own
 
         def run(x: Any, *more: Any, **options: Any) -> Any:
             if self.kind(x.dtype) in lacking:

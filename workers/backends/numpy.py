@@ -23,10 +23,18 @@ class NumpyExtras(Extras):
     def kind(self, dtype: Any) -> str:
         return dtype.kind  # type: ignore[no-any-return]
 
+    def itemsize(self, dtype: Any) -> int:
+        return dtype.itemsize  # type: ignore[no-any-return]
+
     def is_short(self, dtype: Any) -> bool:
         return dtype.itemsize == 2 and dtype.kind in "fV"  # V is bfloat16, which NumPy itself does not know as a float
 
     def astype(self, x: Any, dtype: Any) -> Any:
+        return x.astype(dtype)
+
+    def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
+        if x.dtype.kind == "c" and dtype.kind not in "cb":
+            x = x.real  # astype would warn that the imaginary part is lost
         return x.astype(dtype)
 
     def get(self, x: Any, key: Sequence[Any]) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from distgrad.workers.kernels.table import kernel
 
 
@@ -58,7 +60,9 @@ def roll(xp: Any, x: Any, *, shift: Any, axis: Any) -> Any:
 @kernel("Pad")
 def pad(xp: Any, x: Any, *, pad_width: Any, value: Any) -> Any:
     shape = tuple(before + n + after for n, (before, after) in zip(x.shape, pad_width, strict=True))
-    out = xp.full(shape, value.item() if hasattr(value, "item") else value, dtype=x.dtype)
+    if xp is not np and isinstance(value, np.generic):  # the standard fills with Python numbers
+        value = value.item()
+    out = xp.full(shape, value, dtype=x.dtype)
     out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, pad_width, strict=True))] = x
     return out
 

@@ -1,7 +1,8 @@
 """Kernels of distgrad/ops/conv.py.
 
 Loops run over the cells of the window (the taps), never over images or pixels: a tap's view of the image is one strided
-slice. A convolution copies the views side by side and is then one matrix product per group.
+slice. A convolution copies the views side by side and is then one matrix product per group. NumPy's own arrays have a
+faster way, conv_numpy.py.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from distgrad.workers.backends import extras
 from distgrad.workers.kernels import conv_numpy
 from distgrad.workers.kernels.table import kernel
 
@@ -111,7 +113,7 @@ def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any
         return total
     taps = _grouped_kernel(xp, w, groups)
     parts = []
-    for batch in _batches(n, _column_bytes(window, out, x.shape[3], x.itemsize)):
+    for batch in _batches(n, _column_bytes(window, out, x.shape[3], extras(xp).itemsize(x.dtype))):
         product = xp.matmul(_columns(xp, x[batch, ...], window, strides, dilation, groups, out), taps)
         parts.append(xp.reshape(xp.permute_dims(product, (1, 0, 2)), (batch.stop - batch.start, *out, made)))
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
@@ -132,7 +134,7 @@ def conv2d_backprop_input(
         return _crop(images, padding)
     taps = xp.permute_dims(_grouped_kernel(xp, w, groups), (0, 2, 1))
     grouped = _grouped_images(xp, images, groups)
-    for batch in _batches(n, _column_bytes((kh, kw), out, groups * per, g.itemsize)):
+    for batch in _batches(n, _column_bytes((kh, kw), out, groups * per, extras(xp).itemsize(g.dtype))):
         product = xp.matmul(_grouped_output(xp, g[batch, ...], groups), taps)
         columns = xp.reshape(product, (groups, batch.stop - batch.start, *out, kh, kw, per))
         for i, j, rows, cols in _taps((kh, kw), strides, dilation, out):
@@ -153,7 +155,7 @@ def conv2d_backprop_filter(
         return xp.reshape(xp.stack(sums), (*size, 1, made))
     rows = size[0] * size[1] * (channels // groups)
     total = xp.zeros((groups, rows, made // groups), dtype=x.dtype)
-    for batch in _batches(n, _column_bytes(size, out, channels, x.itemsize)):
+    for batch in _batches(n, _column_bytes(size, out, channels, extras(xp).itemsize(x.dtype))):
         columns = _columns(xp, x[batch, ...], size, strides, dilation, groups, out)
         total += xp.matmul(xp.permute_dims(columns, (0, 2, 1)), _grouped_output(xp, g[batch, ...], groups))
     return xp.reshape(xp.permute_dims(total, (1, 0, 2)), (*size, channels // groups, made))
@@ -163,15 +165,16 @@ def conv2d_backprop_filter(
 
 
 def _lowest(xp: Any, dtype: Any) -> Any:
-    if dtype.kind == "b":
+    kind = extras(xp).kind(dtype)
+    if kind == "b":
         return False
-    return xp.iinfo(dtype).min if dtype.kind in "iu" else -xp.inf
+    return xp.iinfo(dtype).min if kind in "iu" else -xp.inf
 
 
 def _pool_views(window: Any, strides: Any, out: Any) -> Iterator[tuple[Any, ...]]:
     """The index of each tap's view of padded images."""
     for _, _, rows, cols in _taps(window, strides, (1, 1), out):
-        yield (slice(None), rows, cols)
+        yield (slice(None), rows, cols, slice(None))
 
 
 def _highest(xp: Any, padded: Any, window: Any, strides: Any) -> Any:

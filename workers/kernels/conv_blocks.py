@@ -9,64 +9,54 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+
+from distgrad.workers.kernels.sharing import each
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Range = tuple[int, int]
 #: The images and the rows of the result that a block makes.
 Block = tuple[Range, Range]
-#: Takes the numbers of blocks from the iterator and runs them.
-Work = Callable[[Iterator[int]], None]
+T = TypeVar("T")
 
-#: The memory that a block works in: at most this, and less where blocks would be too few to share among threads.
-BLOCK_BYTES = 4 << 20
-FEWEST_BLOCKS = 8
-SMALLEST_BYTES = 1 << 18
+#: What a block works in: it should stay in the cache, but a thread that is done with a call waits for the interpreter's
+#: lock, so calls must be long. Work below the second figure is not worth a second thread.
+BLOCK_BYTES = 10 << 20
+ALONE_BYTES = 1 << 19
+#: At most so many sums grow side by side, in at most so many bytes unless two are more.
+LANES = 8
+SUMS_BYTES = 32 << 20
 #: A thread keeps this much of its memory for the next block: to touch fresh memory costs as much as to fill it.
 KEPT_BYTES = 16 << 20
 
 
-def in_turn(count: int, work: Work) -> None:
-    work(iter(range(count)))
+class Extent(NamedTuple):
+    """What is cut into blocks: so many images, so many rows each, and the bytes that work on one row takes."""
+
+    images: int
+    rows: int
+    row_bytes: int
 
 
-#: Runs the blocks 0 to count - 1. Who has threads to share them sets it, and gives BLAS one thread meanwhile.
-each: ContextVar[Callable[[int, Work], None]] = ContextVar("each", default=in_turn)
-
-
-def run(blocks: Sequence[Block], make: Callable[[int, Block], None]) -> None:
-    """Call `make(number, block)` for every block, on the threads of whoever runs this."""
+def run(extent: Extent, make: Callable[[Block], None]) -> None:
+    """Call `make` for every block, on the threads of whoever runs this."""
+    blocks = cut(extent)
 
     def work(numbers: Iterator[int]) -> None:
         for i in numbers:
-            make(i, blocks[i])
+            make(blocks[i])
 
-    each.get()(len(blocks), work)
-
-
-def cut(images: int, rows: int, row_bytes: int) -> list[Block]:
-    """Blocks of whole images; where one image is too much, of rows of it. `row_bytes` is what one row works in."""
-    image_bytes = max(rows * row_bytes, 1)
-    limit = min(BLOCK_BYTES, max(images * image_bytes // FEWEST_BLOCKS, SMALLEST_BYTES))
-    if image_bytes <= limit:
-        return [(part, (0, rows)) for part in _ranges(images, limit // image_bytes)]
-    parts = _ranges(rows, max(limit // row_bytes, 1))
-    return [((n, n + 1), part) for n in range(images) for part in parts]
+    each(len(blocks), work)
 
 
-def _ranges(n: int, most: int) -> list[Range]:
-    """0 to n in ranges of nearly equal length, none longer than `most`."""
-    count = -(-n // most)
-    return [(i * n // count, (i + 1) * n // count) for i in range(count)]
-
-
-def total(blocks: Sequence[Block], shape: Sequence[int], dtype: Any, make: Callable[[Block, Array], None]) -> Array:
+def total(extent: Extent, shape: Sequence[int], dtype: Any, make: Callable[[Block, Array], None]) -> Array:
     """The sum of what `make(block, out)` writes for each block. A few sums grow side by side, then they are added."""
-    lanes = [blocks[start:stop] for start, stop in _ranges(len(blocks), -(-len(blocks) // FEWEST_BLOCKS))]
-    sums = np.empty((len(lanes), *shape), dtype)
+    sum_bytes = math.prod(shape) * dtype.itemsize
+    blocks = cut(extent, sum_bytes)
+    lanes = _parts(blocks, min(LANES, max(SUMS_BYTES // sum_bytes, 2)))
+    sums = [np.empty(shape, dtype) for _ in lanes]
 
     def work(numbers: Iterator[int]) -> None:
         for i in numbers:
@@ -77,10 +67,34 @@ def total(blocks: Sequence[Block], shape: Sequence[int], dtype: Any, make: Calla
                 make(block, term)
                 np.add(sums[i], term, out=sums[i])
 
-    each.get()(len(lanes), work)
+    each(len(lanes), work)
     for term in sums[1:]:
         np.add(sums[0], term, out=sums[0])
     return sums[0]
+
+
+def cut(extent: Extent, sum_bytes: int = 0) -> list[Block]:
+    """Blocks of whole images; where these are too few or too large, of rows of an image.
+
+    Blocks that make terms of a sum of `sum_bytes` are larger than that, or adding would cost more than multiplying.
+    """
+    images, rows = range(extent.images), range(extent.rows)
+    work = len(images) * len(rows) * extent.row_bytes
+    count = -(-work // max(BLOCK_BYTES, 2 * sum_bytes))
+    if work >= ALONE_BYTES:
+        count += count % 2  # two threads finish together
+    within = -(-count // len(images))
+    return [(_ends(some), _ends(part)) for some in _parts(images, count) for part in _parts(rows, within)]
+
+
+def _parts(items: Sequence[T], count: int) -> list[Sequence[T]]:
+    """In order, in so many parts of nearly equal length, or as many as there are items."""
+    count = min(count, len(items))
+    return [items[i * len(items) // count : (i + 1) * len(items) // count] for i in range(count)]
+
+
+def _ends(part: Sequence[int]) -> Range:
+    return part[0], part[-1] + 1
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------

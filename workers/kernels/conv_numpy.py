@@ -15,7 +15,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from distgrad.workers.kernels import conv_winograd as winograd
-from distgrad.workers.kernels.conv_blocks import Array, Block, Range, cut, framed, run, scratch, shaped, total
+from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, run, scratch, shaped, total
+
+#: Windows with fewer numbers in a row are copied cell by cell for many windows, not window by window: longer runs.
+FEW_CELLS = 16
 
 
 def serves(a: Any, b: Any, groups: int) -> bool:
@@ -50,7 +53,7 @@ class Windows(NamedTuple):
     def reach(self, axis: int) -> int:
         return (self.size[axis] - 1) * self.dilation[axis]
 
-    # Seen the other way, a cell is where a window begins, at a position and a phase: origin + position * stride + phase.
+    # Seen the other way, every cell has a position and a phase: it is origin + position * stride + phase.
 
     def seeing(self, axis: int, cells: Range, count: int) -> Range:
         """Which of `count` windows see some of these cells."""
@@ -94,7 +97,7 @@ def backprop_filter(x: Array, g: Array, size: Any, strides: Any, padding: Any, d
         return winograd.filter_gradient(x, g, origin)
     windows = Windows(size, strides, dilation, origin)
     shape = size[0] * size[1] * x.shape[3], g.shape[3]
-    made = total(_blocks(x, windows, g), shape, x.dtype, partial(_filter_block, x, windows, g))
+    made = total(_extent(x, windows, g), shape, x.dtype, partial(_filter_block, x, windows, g))
     return made.reshape(*size, x.shape[3], g.shape[3])
 
 
@@ -121,47 +124,47 @@ def backprop_input(w: Array, g: Array, size: Any, strides: Any, padding: Any, di
 def _correlate(x: Array, w: Array, windows: Windows, out: Array) -> None:
     """out[n, i, j] = the sum over the cells of the window at (i, j) of x[n, cell] @ w[cell]."""
     taps = w.reshape(-1, w.shape[3])
-    run(_blocks(x, windows, out), partial(_correlate_block, x, taps, windows, out))
+    run(_extent(x, windows, out), partial(_correlate_block, x, taps, windows, out))
 
 
-def _blocks(x: Array, windows: Windows, out: Array) -> list[Block]:
-    taps, frame = windows.size[0] * windows.size[1], windows.strides[0] * windows.strides[1]
-    per_position = (taps + frame) * x.shape[3] + out.shape[3]
-    return cut(out.shape[0], out.shape[1], out.shape[2] * per_position * out.itemsize)
+def _extent(x: Array, windows: Windows, out: Array) -> Extent:
+    cells = math.prod(windows.size) + math.prod(windows.strides)  # copied windows and the framed image
+    return Extent(out.shape[0], out.shape[1], out.shape[2] * (cells * x.shape[3] + out.shape[3]) * out.itemsize)
 
 
-def _correlate_block(x: Array, taps: Array, windows: Windows, out: Array, _: int, block: Block) -> None:
+def _correlate_block(x: Array, taps: Array, windows: Windows, out: Array, block: Block) -> None:
     (first, last), (top, bottom) = block
-    target = out[first:last, top:bottom]
-    columns, rest = _columns(x, windows, block, out.shape[2], target.size)
-    if target.flags.c_contiguous:
-        np.matmul(columns, taps, out=target.reshape(columns.shape[0], taps.shape[1]))
-    else:
-        target[...] = np.matmul(columns, taps, out=shaped(rest, (columns.shape[0], taps.shape[1]))).reshape(target.shape)
+    columns = _columns(x, windows, block, out.shape[2])
+    np.matmul(columns, taps, out=out[first:last, top:bottom].reshape(columns.shape[0], taps.shape[1]))
 
 
 def _filter_block(x: Array, windows: Windows, g: Array, block: Block, out: Array) -> None:
     (first, last), (top, bottom) = block
-    columns, _ = _columns(x, windows, block, g.shape[2], 0)
+    columns = _columns(x, windows, block, g.shape[2])
     np.matmul(columns.T, g[first:last, top:bottom].reshape(columns.shape[0], g.shape[3]), out=out)
 
 
-def _columns(x: Array, windows: Windows, block: Block, width: int, more: int) -> tuple[Array, Array]:
-    """The windows of a block side by side, [positions, cells * channels], and memory for `more` elements."""
+def _columns(x: Array, windows: Windows, block: Block, width: int) -> Array:
+    """The windows of a block side by side: [positions, cells * channels]."""
     images, (top, bottom) = block
     rows, cols = windows.span(0, (top, bottom)), windows.span(1, (0, width))
     (kh, kw), (sh, sw), (dh, dw), _ = windows
     n, c = images[1] - images[0], x.shape[3]
-    shape = n, bottom - top, width, kh, kw, c
+    positions, cells = (n, bottom - top, width), (kh, kw, c)
     frame_size = n * (rows[1] - rows[0]) * (cols[1] - cols[0]) * c
-    frame, flat, rest = scratch(x.dtype, frame_size, n * (bottom - top) * width * kh * kw * c, more)
+    frame, flat = scratch(x.dtype, frame_size, math.prod(positions + cells))
     seen = framed(x, images, rows, cols, frame)
     a, b, d, e = seen.strides
-    view = as_strided(seen, shape, (a, sh * b, sw * d, dh * b, dw * d, e), writeable=False)
-    columns = view if view.flags.c_contiguous else shaped(flat, shape)
-    if columns is not view:
-        columns[...] = view
-    return columns.reshape(n * (bottom - top) * width, kh * kw * c), rest
+    view = as_strided(seen, positions + cells, (a, sh * b, sw * d, dh * b, dw * d, e), writeable=False)
+    if view.flags.c_contiguous:
+        return view.reshape(math.prod(positions), math.prod(cells))
+    if kw * c < FEW_CELLS:
+        columns = shaped(flat, cells + positions)
+        columns[...] = view.transpose(3, 4, 5, 0, 1, 2)
+        return columns.reshape(math.prod(cells), math.prod(positions)).T
+    columns = shaped(flat, positions + cells)
+    columns[...] = view
+    return columns.reshape(math.prod(positions), math.prod(cells))
 
 
 # -- and back ----------------------------------------------------------------------------------------------------------
@@ -172,10 +175,10 @@ def _spread(w: Array, g: Array, windows: Windows, out: Array) -> None:
     taps = np.ascontiguousarray(w.swapaxes(2, 3)).reshape(-1, w.shape[3], w.shape[2])
     rows = -(-out.shape[1] // windows.strides[0])  # a row of a block is as many rows of cells as the stride
     row_bytes = g.shape[2] * (taps.shape[0] + 2 * math.prod(windows.strides)) * out.shape[3] * out.itemsize
-    run(cut(out.shape[0], rows, row_bytes), partial(_spread_block, taps, g, windows, out))
+    run(Extent(out.shape[0], rows, row_bytes), partial(_spread_block, taps, g, windows, out))
 
 
-def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, _: int, block: Block) -> None:
+def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, block: Block) -> None:
     """Windows that see rows of two blocks are computed for both.
 
     The cells lie apart by what the stride leaves over, so that all that one tap adds lies side by side.

@@ -11,13 +11,14 @@ with respect to the taps is the transpose of all this. In float32 the error is t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 
-from distgrad.workers.kernels.conv_blocks import Array, Block, Range, cut, framed, run, scratch, shaped, total
+from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, run, scratch, shaped, total
 
 #: What becomes of the taps along one axis.
 _TAPS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
@@ -28,53 +29,60 @@ _BOTH = np.kron(_TAPS, _TAPS)
 def pays(out: Any, channels: int, made: int) -> bool:
     """Whether fewer products make up for taking tiles apart and putting them together.
 
-    Measured: a cell costs as much as 75 products per channel to put together, and to take apart 35 more than its copies.
+    As measured, putting a cell together costs as much as 75 products per channel, and taking one apart 35 more than to
+    copy its windows.
     """
     (th, tw), (oh, ow) = _tiles(out), out
-    return (9 * oh * ow - 16 * th * tw) * channels * made > 4 * th * tw * (35 * channels + 75 * made)
+    return bool((9 * oh * ow - 16 * th * tw) * channels * made > 4 * th * tw * (35 * channels + 75 * made))
 
 
 def correlate(x: Array, w: Array, origin: Range, out: Array) -> None:
     """out[n, i, j] = the sum over a and b of x[n, i + a + origin[0], j + b + origin[1]] @ w[a, b]."""
     _, _, channels, made = w.shape
     taps = np.matmul(_BOTH.astype(w.dtype), w.reshape(9, -1)).reshape(16, channels, made)
-    run(_blocks(out, max(channels, made)), partial(_correlate_block, x, taps, origin, out))
+    run(_extent(out, max(channels, made)), partial(_correlate_block, x, taps, origin, out))
 
 
 def filter_gradient(x: Array, g: Array, origin: Range) -> Array:
     """The gradient with respect to w, where g is that of the result of `correlate`: [3, 3, channels, made]."""
     shape = 16, x.shape[3], g.shape[3]
-    made = total(_blocks(g, max(shape[1:])), shape, x.dtype, partial(_filter_block, x, g, origin))
-    return np.matmul(_BOTH.T.astype(x.dtype), made.reshape(16, -1)).reshape(3, 3, *shape[1:])
+    made = total(_extent(g, max(shape[1:])), shape, x.dtype, partial(_filter_block, x, g, origin))
+    taps: Array = np.matmul(_BOTH.T.astype(x.dtype), made.reshape(16, -1))
+    return taps.reshape(3, 3, *shape[1:])
 
 
 def _tiles(out: Any) -> tuple[int, int]:
     return -(-out[0] // 2), -(-out[1] // 2)
 
 
-def _blocks(out: Array, channels: int) -> list[Block]:
-    """The rows of a block are rows of tiles; it works in two pieces of memory, 16 numbers for each tile and channel."""
+def _extent(out: Array, channels: int) -> Extent:
+    """Rows are rows of tiles."""
     th, tw = _tiles(out.shape[1:3])
-    return cut(out.shape[0], th, 2 * 16 * tw * channels * out.itemsize)
+    return Extent(out.shape[0], th, 2 * 16 * tw * channels * out.itemsize)
 
 
-def _correlate_block(x: Array, taps: Array, origin: Range, out: Array, _: int, block: Block) -> None:
+def _memory(n: int, th: int, tw: int, x: Array, made: int, more: int = 0) -> list[Array]:
+    """Two pieces of memory, of which each step reads one and fills the other, and another one."""
+    size = 16 * n * th * tw * max(x.shape[3], made)
+    return scratch(x.dtype, size, size, more)
+
+
+def _correlate_block(x: Array, taps: Array, origin: Range, out: Array, block: Block) -> None:
     (first, last), (top, bottom) = block
-    n, th, tw, (channels, made) = last - first, bottom - top, _tiles(out.shape[1:3])[1], taps.shape[1:]
-    one, two = scratch(x.dtype, *[16 * n * th * tw * max(channels, made)] * 2)  # each step reads one and fills the other
-    apart = _cells(x, block, tw, origin, one, two)
+    n, th, tw, made = last - first, bottom - top, _tiles(out.shape[1:3])[1], taps.shape[2]
+    one, two, _ = _memory(n, th, tw, x, made)
     products = shaped(two, (16, n * th * tw, made))
-    np.matmul(apart, taps, out=products)
+    np.matmul(_cells(x, block, tw, origin, one, two), taps, out=products)
     _together(products.reshape(4, 4, n, th, tw, made), out[first:last, 2 * top : 2 * bottom], one, two)
 
 
 def _filter_block(x: Array, g: Array, origin: Range, block: Block, out: Array) -> None:
-    (first, last), (top, bottom) = block
-    n, th, tw, channels, made = last - first, bottom - top, _tiles(g.shape[1:3])[1], x.shape[3], g.shape[3]
-    one, two, frame = scratch(x.dtype, *[16 * n * th * tw * max(channels, made)] * 2, 4 * n * th * tw * made)
-    apart = _cells(x, block, tw, origin, one, two)
-    results = framed(g, (first, last), (2 * top, 2 * bottom), (0, 2 * tw), frame)
-    np.matmul(apart.transpose(0, 2, 1), _results(results, two), out=out)
+    images, (top, bottom) = block
+    n, th, tw, made = images[1] - images[0], bottom - top, _tiles(g.shape[1:3])[1], g.shape[3]
+    one, two, frame = _memory(n, th, tw, x, made, 4 * n * th * tw * made)
+    cells = _cells(x, block, tw, origin, one, two)
+    results = _results(framed(g, images, (2 * top, 2 * bottom), (0, 2 * tw), frame), two)
+    np.matmul(cells.transpose(0, 2, 1), results, out=out)
 
 
 def _cells(x: Array, block: Block, tw: int, origin: Range, one: Array, two: Array) -> Array:
@@ -86,36 +94,36 @@ def _cells(x: Array, block: Block, tw: int, origin: Range, one: Array, two: Arra
     d = shaped(one, (2, 2, n, th + 1, tw + 1, c))  # even and odd cells apart, so that runs of memory are long
     d[...] = frame.transpose(4, 2, 0, 1, 3, 5)
     across, made = shaped(two, (4, 2, n, th + 1, tw, c)), shaped(one, (4, 4, n, th, tw, c))
-    _differences(d[0, ..., :-1, :], d[1, ..., :-1, :], d[0, ..., 1:, :], d[1, ..., 1:, :], across)
-    _differences(*[across[:, a, :, b : th + b] for b in (0, 1) for a in (0, 1)], made)
+    _differences([d[a, ..., b : tw + b, :] for b in (0, 1) for a in (0, 1)], across)
+    _differences([across[:, a, :, b : th + b] for b in (0, 1) for a in (0, 1)], made)
     return made.reshape(16, n * th * tw, c)
 
 
-def _differences(d0: Array, d1: Array, d2: Array, d3: Array, out: Array) -> None:
-    np.subtract(d0, d2, out=out[0])
-    np.add(d1, d2, out=out[1])
-    np.subtract(d2, d1, out=out[2])
-    np.subtract(d3, d1, out=out[3])
+def _differences(d: Sequence[Array], out: Array) -> None:
+    np.subtract(d[0], d[2], out=out[0])
+    np.add(d[1], d[2], out=out[1])
+    np.subtract(d[2], d[1], out=out[2])
+    np.subtract(d[3], d[1], out=out[3])
 
 
 def _together(m: Array, out: Array, one: Array, two: Array) -> None:
     """The results from the products [4, 4, images, tiles, channels], which are overwritten; they are in `two`."""
     n, th, tw, made = m.shape[2:]
     across = shaped(one, (2, 4, n, th, tw, made))
-    _sums(*m, across[0], across[1])
+    _sums(m, across)
     y = shaped(two, (2, 2, n, th, tw, made))
-    _sums(*[across[:, i] for i in range(4)], y[0], y[1])
+    _sums(across.swapaxes(0, 1), y)
     for a, b in product((0, 1), (0, 1)):
         cells = out[:, a::2, b::2]
         cells[...] = y[b, a, :, : cells.shape[1], : cells.shape[2]]
 
 
-def _sums(m0: Array, m1: Array, m2: Array, m3: Array, y0: Array, y1: Array) -> None:
-    """Overwrites m0 and m1."""
-    np.add(m0, m1, out=m0)
-    np.add(m0, m2, out=y0)
-    np.subtract(m1, m2, out=m1)
-    np.add(m1, m3, out=y1)
+def _sums(m: Array, y: Array) -> None:
+    """Overwrites the first two of m."""
+    np.add(m[0], m[1], out=m[0])
+    np.add(m[0], m[2], out=y[0])
+    np.subtract(m[1], m[2], out=m[1])
+    np.add(m[1], m[3], out=y[1])
 
 
 def _results(g: Array, memory: Array) -> Array:

@@ -30,9 +30,9 @@ def add_at(xp: Any, flat: Any, places: Any, values: Any) -> Any:
 def in_range(xp: Any, indices: Any, size: int, axis: int = 0) -> Any:
     """Indices as non-negative int64; IndexError when one is out of range."""
     indices = xp.astype(indices, xp.int64)
-    bad = (indices < -size) | (indices >= size)
-    if xp.any(bad):
-        raise IndexError(f"index {int(indices[bad][0])} is out of bounds for axis {axis} with size {size}")
+    bad = indices[(indices < -size) | (indices >= size)]
+    if bad.shape[0]:
+        raise IndexError(f"index {int(bad[0])} is out of bounds for axis {axis} with size {size}")
     return xp.where(indices < 0, indices + size, indices)
 
 

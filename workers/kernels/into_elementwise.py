@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.workers.kernels.into_table import INTO, Array, Function, Into, apart, generic, into, scratch
-from distgrad.workers.kernels.math import _NAMED
+from distgrad.workers.kernels.math import NAMED, log1p_single
 from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, NORMAL_PEAK, SQRT_HALF
 
 _BOOL = np.dtype(bool)
@@ -28,7 +28,7 @@ def constant(value: float, dtype: np.dtype[Any]) -> Array:
 
 # -- ufuncs ------------------------------------------------------------------------------------------------------
 
-for _type, _name in _NAMED.items():
+for _type, _name in NAMED.items():
     if isinstance(_ufunc := getattr(np, _name), np.ufunc):
         INTO[_type] = Into(ufunc=_ufunc)
 
@@ -214,11 +214,19 @@ def sigmoid(out: Array, x: Array) -> None:
     np.divide(t, z, out)
 
 
+@into("Log1p")
+def log1p(out: Array, x: Array) -> None:
+    if out.dtype.char == "d":
+        np.log1p(x, out)
+    else:
+        log1p_single(x, out, scratch(out.shape, out.dtype, "log1p"))
+
+
 @into("Softplus")
 def softplus(out: Array, x: Array) -> None:
     t = scratch(out.shape, out.dtype, "a")
     _exp_minus_abs(x, t)
-    np.log1p(t, t)
+    log1p(t, t)
     relu(out, x)
     np.add(out, t, out)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from distgrad.workers.kernels.index import _native as native
 from distgrad.workers.kernels.into_table import Array, into
+from distgrad.workers.kernels.products import product
 
 #: Every dtype that NumPy copies as it is.
 _COPIED = "?bhilqBHILQefdgFDG"
@@ -21,7 +22,7 @@ def matmul(out: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bo
     if b.ndim == 2 < a.ndim and not transpose_a:  # one large product, as the kernel does it
         a = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         out = out.reshape(a.shape[0], out.shape[-1])
-    np.matmul(a, b, out)
+    product(a, b, out)
 
 
 @into("Concat", fast=_COPIED, overlap=False)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.workers.backends import extras
+from distgrad.workers.kernels.products import product as matrix_product
 from distgrad.workers.kernels.table import kernel
 
 
@@ -16,7 +17,7 @@ from distgrad.workers.kernels.table import kernel
 def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Any:
     a = xp.matrix_transpose(a) if transpose_a else a
     b = xp.matrix_transpose(b) if transpose_b else b
-    product = np.matmul if xp is np else extras(xp).function("matmul")
+    product = matrix_product if xp is np else extras(xp).function("matmul")
     if b.ndim == 2 < a.ndim and not transpose_a:  # one large product is faster than a batch of small ones
         rows = xp.reshape(a, (math.prod(a.shape[:-1]), a.shape[-1]))
         return xp.reshape(product(rows, b), (*a.shape[:-1], b.shape[-1]))
@@ -68,7 +69,7 @@ def _pair(xp: Any, x: Any, a: str, y: Any, b: str, output: str) -> Any:
     batch = [c for c in output if c in a and c in b]
     left = [c for c in output if c not in b]
     right = [c for c in output if c not in a]
-    product = extras(xp).function("matmul")
+    product = matrix_product if xp is np else extras(xp).function("matmul")
     made = product(_matrices(xp, x, a, batch, left, summed), _matrices(xp, y, b, batch, summed, right))
     sizes = dict(zip(a + b, (*x.shape, *y.shape), strict=True))
     order = [*batch, *left, *right]

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from distgrad.workers.backends import extras
+from distgrad.workers.kernels.math import log1p
 from distgrad.workers.kernels.table import KERNELS, kernel
 
 
@@ -36,7 +37,7 @@ def elu(xp: Any, x: Any, *, alpha: float) -> Any:
 
 @kernel("Softplus", single=True)
 def softplus(xp: Any, x: Any) -> Any:
-    return xp.maximum(x, xp.zeros((), dtype=x.dtype)) + xp.log1p(xp.exp(-xp.abs(x)))
+    return xp.maximum(x, xp.zeros((), dtype=x.dtype)) + log1p(xp, xp.exp(-xp.abs(x)))
 
 
 #: The tanh formula of gelu is x * sigmoid(q) with q = x (GELU_LINEAR + GELU_CUBIC x**2).

@@ -132,5 +132,5 @@ def _largest(xp: Any, x: Any, k: int) -> Any:
     least = extras(xp).partition(x, n - k)[..., n - k, None]
     above, level = x > least, x == least
     free = k - xp.count_nonzero(above, axis=-1, keepdims=True)
-    level &= xp.cumulative_sum(xp.astype(level, xp.int64), axis=-1) <= free
+    level &= xp.cumulative_sum(xp.astype(level, xp.uint8), axis=-1, dtype=xp.int64) <= free
     return xp.reshape(xp.nonzero(above | level)[-1], (*x.shape[:-1], k))

@@ -61,7 +61,11 @@ def reshape(xp: Any, x: Any, *, shape: Any) -> Any:
 
 @kernel("Transpose", backend="torch")
 def transpose(xp: Any, x: Any, *, axes: Any) -> Any:
-    return x.permute(axes)
+    made = x.permute(axes)
+    if made.ndim < 4:
+        return made
+    # matrices in another order are copied now, once, and not by each product that reads them
+    return made.mT.contiguous().mT if made.stride(-2) == 1 != made.stride(-1) else made.contiguous()
 
 
 @kernel("BroadcastTo", backend="torch")
@@ -224,7 +228,9 @@ def _trailing(x: Any, axis: Any) -> bool:
 def layer_norm(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
     if not _trailing(x, axis):
         return KERNELS["LayerNorm"](xp, x, axis=axis, eps=eps)
-    return xp.native_layer_norm(x, x.shape[-len(axis) :], None, None, eps)[0]
+    y, centre, scale = _statistics(x, len(axis), eps)
+    x.statistics = (len(axis), eps, centre, scale)  # for the gradient, as long as x itself is there
+    return y
 
 
 @kernel("LayerNormGrad", backend="torch")
@@ -233,7 +239,15 @@ def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
         return KERNELS["LayerNormGrad"](xp, g, x, axis=axis, eps=eps)
     import torch
 
-    shape = x.shape[-len(axis) :]
-    _, centre, scale = torch.native_layer_norm(x, shape, None, None, eps)
+    *of, centre, scale = getattr(x, "statistics", (None,) * 4)
+    if of != [len(axis), eps]:
+        _, centre, scale = _statistics(x, len(axis), eps)
     backward = torch.ops.aten.native_layer_norm_backward
-    return backward(g, x, shape, centre, scale, None, None, (True, False, False))[0]
+    return backward(g, x, x.shape[-len(axis) :], centre, scale, None, None, (True, False, False))[0]
+
+
+def _statistics(x: Any, axes: int, eps: float) -> Any:
+    """x normalised along its last axes, its means, and one over its standard deviations."""
+    import torch
+
+    return torch.native_layer_norm(x, x.shape[-axes:], None, None, eps)

@@ -1,0 +1,50 @@
+"""Prices: what tasks ask for on a cluster, and what each step of a program is predicted to cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost import Cost, CostModel
+from distgrad.scheduler.program import Program
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.plan import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the tasks of one device ask for."""
+
+    cpus: int = 1
+    gpus: int = 0
+
+
+def needs_of(program: Program, cluster: Cluster, options: Options) -> dict[str | None, Needs]:
+    """By device of the program. By default a task gets the cpus of the smallest worker: it then fits any of them, and
+    their number, on which bits depend, does not change with the number of workers."""
+    most = max(worker.cpus for worker in cluster.workers)
+    cpus = options.cpus_per_task
+    if cpus is None:
+        cpus = min(worker.cpus for worker in cluster.workers)
+    if not 1 <= cpus <= most:
+        raise ValueError(f"cpus_per_task is {cpus}, but the largest worker of cluster {cluster.name!r} has {most} cpus")
+    devices = dict.fromkeys([step.device for step in program.steps])
+    return {device: Needs(cpus, _gpus(cluster, device)) for device in devices}
+
+
+def _gpus(cluster: Cluster, device: str | None) -> int:
+    """One for steps on a device whose name says so, where the cluster has any; else they run on cpus."""
+    return int(device is not None and "gpu" in device.lower() and cluster.gpus > 0)
+
+
+def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[Cost]:
+    """The predicted cost of every step."""
+    models = {
+        device: CostModel(cluster.gpu if need.gpus and cluster.gpu else cluster.machine, need.cpus)
+        for device, need in needs.items()
+    }
+    types = program.types
+    return [models[step.device].cost(step, types) for step in program.steps]

@@ -1,0 +1,74 @@
+"""What the tests of the NumPy engine share: blocks of a few elements, the slow executor, and comparing bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+import distgrad as dg
+from distgrad.planner import _evaluate as evaluate
+from distgrad.registry import OPS
+from distgrad.scheduler import Program, fuse, lower, optimize
+from distgrad.workers import blas, reference
+from distgrad.workers.kernels.into import INTO
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@contextmanager
+def tiny_blocks(elements: int = 5) -> Iterator[None]:
+    """Inside, arrays of two elements are fused, run in blocks of about `elements`, and all threads share them."""
+    with (
+        patch.multiple("distgrad.scheduler.fuse", SMALL=2, LARGE=4),
+        patch.multiple("distgrad.workers.blocks", BLOCK_ELEMENTS=elements, ALONE=0),
+    ):
+        yield
+
+
+def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
+    """The program that a session runs, before steps are fused."""
+    return optimize(lower(fetches, feeds), evaluate)
+
+
+def fused(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
+    return fuse(lower(fetches, feeds))
+
+
+def slowly(program: Program, feeds: Sequence[Array]) -> list[Array]:
+    """The fetched values, step by step by the reference, on one thread; every value lies in memory row by row."""
+    values = dict(zip(program.feeds, [np.asarray(x, order="C") for x in feeds], strict=True))
+    with blas.threads(1):
+        for step in program.steps:
+            reference.run_steps((step,), program.types, values)
+            values.update({v: np.asarray(values[v], order="C") for v in step.outputs})
+    return [values[v] for v in program.fetches]
+
+
+def exact(program: Program) -> bool:
+    """Whether the engine computes all steps with the bits of their kernels."""
+    own = [s.type for s in program.steps if s.type in INTO and OPS[s.type].kernel is None]
+    return all(INTO[op_type].exact for op_type in own)
+
+
+def assert_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:
+    for x, y in zip(found, expected, strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        if x.tobytes() != y.tobytes():
+            np.testing.assert_array_equal(x, y)  # says where
+            assert np.isnan(x).any() or not x.all(), "NaNs or zeros differ in their bits"
+            np.testing.assert_array_equal(np.signbit(x), np.signbit(y))
+
+
+def assert_near(found: Sequence[Any], expected: Sequence[Any], ulps: float = 64) -> None:
+    """Equal up to so many units in the last place of the largest number."""
+    for x, y in zip(found, expected, strict=True):
+        assert (x.shape, x.dtype) == (y.shape, y.dtype)
+        if x.dtype.kind not in "fc" or not x.size:
+            np.testing.assert_array_equal(x, y)
+            continue
+        size = np.abs(np.where(np.isfinite(y), y, 0)).max()
+        np.testing.assert_allclose(x, y, rtol=0, atol=ulps * np.finfo(x.dtype).eps * max(size, 1.0))

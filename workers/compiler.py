@@ -1,0 +1,345 @@
+"""Compiling a task for NumPy: for every value where it lies, for every step what is called.
+
+Results that stay inside the task get a place in the arena, and share it with others that do not live at the same time.
+Views of them, and of constants, are made before a run. What leaves the task is made anew in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad.registry import OPS
+from distgrad.scheduler.memory import PAIRED_VIEWS, VIEWS
+from distgrad.scheduler.program import FUSED, Step
+from distgrad.types import Spec
+from distgrad.workers import reference
+from distgrad.workers.arena import Layout
+from distgrad.workers.blocks import Blocks, entry_of, picker
+from distgrad.workers.crew import Crew
+from distgrad.workers.destinations import Part, contiguous, destinations, like, parts
+from distgrad.workers.kernels import KERNELS
+from distgrad.workers.kernels.into import INTO
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Arrays of at least this size are let go at their last use; smaller ones when the run ends.
+WORTH_DROPPING = 1 << 16
+
+
+class Call(NamedTuple):
+    """slots[out] = run(*pick(slots)); `step` says whose work it is."""
+
+    run: Callable[..., Any]
+    pick: Callable[[Any], Any]
+    out: int
+    step: Step | None
+
+
+class Place(NamedTuple):
+    """Bytes of the arena, seen as an array."""
+
+    slot: int
+    offset: int
+    spec: Spec
+
+
+class Compiler:
+    """Decides for every value where it lies, and for every step what is called."""
+
+    def __init__(
+        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], crew: Crew
+    ):
+        self.calls: list[Call] = []
+        self.views: list[Call] = []
+        self.places: list[Place] = []
+        self.fixed: list[tuple[int, Any]] = []
+        self.layout = Layout()
+        self.slots: dict[int, int] = {}
+        self.count = 0
+        self._types = types
+        self._crew = crew
+        self._gives = set(gives)
+        self._static: set[int] = set()  # values whose slot is filled before a run
+        self._root: dict[int, int] = {}  # value -> the value whose memory it sees
+        self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
+        self._offset: dict[int, int] = {}  # roots in the arena
+        self._fresh: dict[int, list[int]] = {}  # roots that a run makes anew: their slots and those of their views
+        self._end = len(steps)
+        self._targets = destinations(steps, types, gives)
+        self._early: set[int] = set()  # targets that are there before the step that copies into them
+        self._last = self._last_uses(steps)
+        for v in reads:
+            self._slot(v)
+            self._root[v] = v
+        for i, step in enumerate(steps):
+            self._add(i, step)
+            self._let_go(i, step)
+
+    # -- lives ---------------------------------------------------------------------------------------------------
+
+    def _last_uses(self, steps: Sequence[Step]) -> dict[int, int]:
+        """The last step that sees the memory of each value, counting what may become a view of it as one."""
+        root: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, step in enumerate(steps):
+            for k, v in enumerate(step.outputs):
+                source = _seen(step, k)
+                if source is not None:
+                    root[v] = root.get(source, source)
+                last[root.get(v, v)] = i
+            for v in step.inputs:
+                last[root.get(v, v)] = i
+        for v in self._gives:
+            last[root.get(v, v)] = self._end
+        return {**last, **{v: last[r] for v, r in root.items()}}
+
+    def _let_go(self, i: int, step: Step) -> None:
+        for v in dict.fromkeys([self._root[v] for v in (*step.inputs, *step.outputs)]):
+            if self._last[v] != i:
+                continue
+            if v in self._offset:
+                self.layout.give(self._offset.pop(v), self._nbytes(v))
+            elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
+                self.calls += [Call(_nothing, picker(()), slot, None) for slot in self._fresh.pop(v)]
+
+    def _nbytes(self, v: int) -> int:
+        spec = self._types[v]
+        return spec.dtype.itemsize * math.prod(spec.shape)
+
+    def _slot(self, v: int) -> int:
+        self.slots[v] = self._new_slot()
+        return self.slots[v]
+
+    def _new_slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _add(self, i: int, step: Step) -> None:
+        if step.type == "Const":
+            self._constant(step)
+        elif step.type == FUSED:
+            self._fused(i, step)
+        elif step.outputs and step.outputs[0] in self._early:
+            self._copy_rest(step)
+        elif self._is_view(step):
+            self._view(step)
+        elif OPS[step.type].kernel is None and step.type in INTO and len(step.outputs) == 1:
+            self._into(i, step)
+        else:
+            self._kernel(step)
+
+    def _constant(self, step: Step) -> None:
+        (v,) = step.outputs
+        self.fixed.append((self._slot(v), KERNELS["Const"](np, **step.attrs)))
+        self._static.add(v)
+        self._root[v] = v
+
+    def _call(self, run: Callable[..., Any], values: Sequence[int], out: int, step: Step) -> None:
+        ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(step, v)}
+        slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
+        self.calls.append(Call(run, picker(slots), out, step))
+        for place in ordered.values():
+            self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
+
+    def _wants_order(self, step: Step, v: int) -> bool:
+        """Whether an input must lie row by row. What another task made does, so bits would depend on the tasks."""
+        if v not in self._strides or (x := like(self._types[v], self._strides[v])).flags.c_contiguous:
+            return False
+        return any(_sees_order(inner, x, self._types) for inner in step.body or (step,) if v in inner.inputs)
+
+    def _in_order(self, v: int) -> Place:
+        """A place for a copy of a value, row by row, and the call that makes it."""
+        place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
+        self.places.append(place)
+        self.calls.append(Call(_copied, picker([place.slot, self.slots[v]]), place.slot, None))
+        return place
+
+    def _is_view(self, step: Step) -> bool:
+        if step.type != "Reshape" or step.inputs[0] not in self._strides:
+            return step.type in VIEWS
+        try:
+            like(self._types[step.inputs[0]], self._strides[step.inputs[0]]).reshape(step.attrs["shape"], copy=False)
+        except ValueError:
+            return False
+        return True
+
+    def _view(self, step: Step) -> None:
+        """Made once where the memory is the arena's or a constant's, else in every run."""
+        kernel = partial(KERNELS[step.type], np, **step.attrs)
+        static = all(v in self._static for v in step.inputs)
+        calls = self.views if static else self.calls
+        seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
+        pick = picker([self.slots[v] for v in step.inputs])
+        if isinstance(seen, tuple):
+            whole = self._new_slot()
+            calls.append(Call(kernel, pick, whole, step))
+            calls += [Call(partial(_item, k), picker([whole]), self._slot(v), step) for k, v in enumerate(step.outputs)]
+        else:
+            calls.append(Call(kernel, pick, self._slot(step.outputs[0]), step))
+        for k, (v, x) in enumerate(zip(step.outputs, seen if isinstance(seen, tuple) else (seen,), strict=True)):
+            source = _seen(step, k)
+            assert source is not None
+            self._root[v] = self._root[source]
+            if self._root[v] in self._fresh:
+                self._fresh[self._root[v]].append(self.slots[v])
+            if x.strides != contiguous(self._types[v]):
+                self._strides[v] = x.strides
+            if static:
+                self._static.add(v)
+
+    def _into(self, i: int, step: Step) -> None:
+        entry, (v,) = entry_of(step, self._types), step.outputs
+        out = self._out(i, step, v, step.inputs if entry.overlap else ())
+        if entry.ufunc is not None:
+            self._call(entry.ufunc, (*step.inputs, v), out, step)
+        else:
+            assert entry.function is not None
+            self._call(_Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
+
+    def _fused(self, i: int, step: Step) -> None:
+        for v in step.outputs:
+            self._out(i, step, v, _overwritable(step, v, self._types))
+        run = Blocks(step, self._types, self._crew)
+        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step)
+
+    def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
+        """The slot of a result, with an array in it: of the arena, or a new one where it leaves the task."""
+        if v in self._targets:
+            return self._at_target(i, step, v)
+        slot, spec = self._slot(v), self._types[v]
+        self._root[v] = v
+        if self._last[v] == self._end:
+            self.calls.append(Call(partial(np.empty, spec.shape, spec.dtype), picker(()), slot, step))
+            return slot
+        self._offset[v] = self._place(i, step, v, overwritable)
+        self._static.add(v)
+        self.places.append(Place(slot, self._offset[v], spec))
+        return slot
+
+    def _at_target(self, i: int, step: Step, v: int) -> int:
+        """The slot of a product that is computed into a part of the value it is copied to."""
+        part = self._targets[v]
+        if part.target not in self.slots:
+            self._early.add(part.target)
+            self._out(i, step, part.target, ())
+        static = part.target in self._static
+        slot = self._slot(v)
+        (self.views if static else self.calls).append(Call(part.of, picker([self.slots[part.target]]), slot, step))
+        self._root[v] = part.target
+        self._strides[v] = part.of(like(self._types[part.target])).strides
+        if static:
+            self._static.add(v)
+        return slot
+
+    def _copy_rest(self, step: Step) -> None:
+        """What a step copies that was not made at its target already."""
+        (target,) = step.outputs
+        for v, part in zip(step.inputs, parts(step, self._types) or (), strict=True):
+            if self._root[v] != target:
+                self._call(partial(_copy_to, part), (target, v), self._new_slot(), step)
+
+    def _place(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
+        """The place of an input that dies with this step and has the same type, or one of the layout."""
+        for u in overwritable:
+            alone = sum(self._root[w] == u for w in set(step.inputs)) == 1
+            if u in self._offset and alone and self._last[u] == i and self._types[u] == self._types[v]:
+                return self._offset.pop(u)
+        return self.layout.take(self._nbytes(v))
+
+    def _kernel(self, step: Step) -> None:
+        """A kernel that makes its own results."""
+        several = len(step.outputs) != 1
+        run = _Kernel(step, [self._types[v] for v in step.outputs])
+        out = self._new_slot() if several else self._slot(step.outputs[0])
+        self._call(run, step.inputs, out, step)
+        for k, v in enumerate(step.outputs):
+            if several:
+                self.calls.append(Call(partial(_item, k), picker([out]), self._slot(v), step))
+            self._root[v] = v
+            self._fresh[v] = [self.slots[v]]
+        if several:
+            self.calls.append(Call(_nothing, picker(()), out, None))
+
+
+class _Filled:
+    """Calls what fills its first argument, and gives that."""
+
+    def __init__(self, function: Callable[..., Any], attrs: Any):
+        self._function = partial(function, **attrs) if attrs else function
+
+    def __call__(self, out: Array, *inputs: Array) -> Array:
+        self._function(out, *inputs)
+        return out
+
+
+class _Kernel:
+    """Calls a kernel that makes its own results; they are contiguous, and no views of what it was given."""
+
+    def __init__(self, step: Step, specs: Sequence[Spec]):
+        self._type, self._attrs, self._specs = step.type, step.attrs, specs
+        self._run = partial(KERNELS[step.type], np, **step.attrs) if OPS[step.type].kernel is None else self._user_op
+
+    def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
+        return tuple(reference.apply(OPS[self._type], inputs, self._attrs, self._specs))
+
+    def __call__(self, *inputs: Array) -> Any:
+        made = self._run(*inputs)
+        outputs = [_own(x, inputs) for x in (made if isinstance(made, tuple | list) else (made,))]
+        return outputs[0] if len(self._specs) == 1 else outputs
+
+
+def _own(x: Any, inputs: Sequence[Array]) -> Array:
+    made: Array = np.asarray(x, order="C")
+    seen = made.base is not None or any(made is y for y in inputs)
+    return made.copy() if seen and any(np.may_share_memory(made, y) for y in inputs) else made
+
+
+def _seen(step: Step, k: int) -> int | None:
+    """The input whose memory the k-th result may see."""
+    if step.type in PAIRED_VIEWS:
+        return step.inputs[k]
+    return step.inputs[0] if step.type in VIEWS else None
+
+
+def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
+    """Whether a step's bits depend on how an input lies in memory: sums do, as NumPy takes them in its order. A product
+    of matrices does not as long as BLAS takes them as they are; one with a vector does."""
+    if step.type == "MatMul":
+        as_it_is = x.strides[-1] == x.itemsize and x.strides[-2] >= x.shape[-1] * x.itemsize
+        return not as_it_is or 1 in types[step.outputs[0]].shape[-2:]
+    return step.type not in INTO or not INTO[step.type].exact
+
+
+def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> list[int]:
+    """The inputs of a fused step in whose place this output can be written: all that reads them comes before, in the
+    same block. A result of lower rank than the space has rows where an input of its shape may be read whole."""
+    at = next(i for i, inner in enumerate(step.body) if v in inner.outputs)
+    if len(types[v].shape) < len(step.attrs["space"]):
+        return []
+    last = {u: i for i, inner in enumerate(step.body) for u in inner.inputs}
+    meanwhile = INTO[step.body[at].type].overlap
+    return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]
+
+
+def _copied(place: Array, x: Array) -> Array:
+    np.copyto(place, x)
+    return place
+
+
+def _copy_to(part: Part, target: Array, x: Array) -> None:
+    part.of(target)[...] = x
+
+
+def _item(k: int, values: Sequence[Any]) -> Any:
+    return values[k]
+
+
+def _nothing() -> None:
+    return None

@@ -1,0 +1,148 @@
+"""Finding NaN and Inf: whether what a run made is finite, and if not, which op is to blame.
+
+Only results and assigned values are looked at, which costs one sweep over them. Where they are not finite, the program
+is run once more, op by op: an op is to blame if it makes a NaN where none came in, or an Inf where all was finite, and
+if what it made reaches a result. So an Inf that somebody wrote down (a mask of -inf) may travel, what is masked
+(`where(x > 0, log(x), 0)`) harms nobody, and how steps are fused or cut into tasks does not matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad.errors import NumericsError, here
+from distgrad.scheduler.program import Program, Step
+from distgrad.types import Spec, trainable
+from distgrad.workers import reference
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+FINITE, INF, NAN = 0, 1, 2
+_NAMES = {INF: "Inf", NAN: "NaN"}
+_NUMBERS = (float, complex, np.ndarray, np.generic)
+
+
+def worst(x: Array) -> int:
+    """Whether an array is finite, or has Inf, or NaN. A sum is finite only if everything in it is, and costs one sweep.
+
+    >>> worst(np.ones(2)), worst(np.array([1.0, np.inf])), worst(np.array([np.inf, np.nan]))
+    (0, 1, 2)
+    """
+    if not trainable(x.dtype):
+        return FINITE
+    with np.errstate(all="ignore"):
+        if np.isfinite(np.add.reduce(x, axis=None)):
+            return FINITE
+    if np.isnan(x).any():
+        return NAN
+    return FINITE if np.isfinite(x).all() else INF  # the sum alone may overflow
+
+
+def check(
+    program: Program, made: Sequence[Array], feeds: Sequence[Array], state: Mapping[str, Array], names: Sequence[str]
+) -> None:
+    """NumericsError, with the op to blame, if what a run made of these feeds and variables is not finite through an op,
+    or has the NaN of a feed or a variable. `made` is what the program wants, `names` is how the feeds are called."""
+    kinds = [worst(x) for x in made]
+    if not any(kinds):
+        return
+    replay = _Replay(program, feeds, state, names)
+    replay.run()
+    blamed = [replay.began[v] for v in program.wanted if v in replay.began]
+    if blamed:
+        raise NumericsError(replay.texts[min(blamed)])
+    if any(kind > replay.kinds[v] for v, kind in zip(program.wanted, kinds, strict=True)):
+        raise NumericsError(
+            f"the run made {_NAMES[max(kinds)]}, but not when it was run once more, op by op, with the plain kernels: "
+            f"they differ in the last bits, or in what overflows"
+        )
+
+
+def check_op(op_type: str, made: Sequence[Array], inputs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
+    """The same for one op that was computed at once."""
+    known = max([_written(attrs), *map(worst, inputs)])
+    for x in made:
+        if worst(x) > known:
+            raise NumericsError(blame(f"op type {op_type} (at {here()})", worst(x), x, inputs))
+
+
+class _Replay:
+    """A program run op by op, with what is known about each value: its kind, and where it began to be not finite."""
+
+    def __init__(
+        self, program: Program, feeds: Sequence[Array], state: Mapping[str, Array], names: Sequence[str]
+    ):
+        self.kinds: dict[int, int] = {}
+        #: By value: the number of the text that says who is to blame.
+        self.began: dict[int, int] = {}
+        self.texts: list[str] = []
+        self._program = program
+        self._values: dict[int, Array] = {}
+        for name, v, x in zip(names, program.feeds, feeds, strict=True):
+            self._give(f"the value of {name!r}", v, x)
+        for key, v in program.reads:
+            self._give(f"variable {key.rpartition('#')[0]!r}", v, state[key])
+
+    def _give(self, name: str, v: int, x: Array) -> None:
+        """A NaN that comes in is nobody's mask."""
+        self._values[v] = x
+        self.kinds[v] = worst(x)
+        if self.kinds[v] == NAN:
+            self._begin(v, f"{name} came in with NaN{_where(np.isnan(x))}")
+
+    def _begin(self, v: int, text: str) -> None:
+        self.began[v] = len(self.texts)
+        self.texts.append(text)
+
+    def run(self) -> None:
+        last = reference.last_uses(self._program)
+        for i, step in enumerate(self._program.steps):
+            for each in step.body or (step,):
+                self._step(each)
+            for v in last.get(i, ()):
+                del self._values[v]
+
+    def _step(self, step: Step) -> None:
+        reference.run_steps((step,), self._program.types, self._values)
+        earlier = [self.began[v] for v in step.inputs if v in self.began]
+        known = max([_written(step.attrs), *[self.kinds[v] for v in step.inputs]])
+        for v in step.outputs:
+            self.kinds[v] = kind = worst(self._values[v])
+            if kind and earlier:
+                self.began[v] = min(earlier)
+            elif kind > known:
+                self._begin(v, self._blame(step, v, kind))
+
+    def _blame(self, step: Step, v: int, kind: int) -> str:
+        return blame(reference.place(step), kind, self._values[v], [self._values[u] for u in step.inputs])
+
+
+def blame(place: str, kind: int, made: Array, inputs: Sequence[Array]) -> str:
+    """What to tell of an op that made this of such inputs."""
+    bad = np.isnan(made) if kind == NAN else ~np.isfinite(made)
+    ranges = ", ".join(f"{Spec(x.shape, x.dtype)}{_range(x)}" for x in inputs)
+    return f"{place} made {_NAMES[kind]}{_where(bad)}. Its inputs: {ranges}"
+
+
+def _written(attrs: Mapping[str, Any]) -> int:
+    """What somebody wrote down: the value of a constant, or an attribute of another op."""
+    return max([worst(np.asarray(x)) for x in attrs.values() if isinstance(x, _NUMBERS)], default=FINITE)
+
+
+def _where(bad: Array) -> str:
+    if not bad.ndim:
+        return ""
+    return f" in {int(bad.sum())} of {bad.size} elements, first at {np.argwhere(bad)[0].tolist()}"
+
+
+def _range(x: Array) -> str:
+    if x.dtype.kind not in "iu" and (not trainable(x.dtype) or x.dtype.kind == "c"):
+        return ""
+    finite = x[np.isfinite(x)]
+    if not finite.size:
+        return " without a finite element"
+    odd = "" if finite.size == x.size else f" and {_NAMES[worst(x)]}"
+    return f" in [{float(finite.min()):.6g}, {float(finite.max()):.6g}]{odd}"
