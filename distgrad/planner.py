@@ -33,6 +33,7 @@ from distgrad.scheduler import (
     lower,
     optimize,
     partition,
+    slopes,
 )
 from distgrad.scheduler.cluster import usable_cpus
 from distgrad.types import DType, Shape, Spec
@@ -70,7 +71,10 @@ class Planner:
         return made
 
     def plan(self, program: Program) -> Plan:
-        program = fuse(optimize(program, _evaluate, self.options.fan_in))
+        program = optimize(program, _evaluate, self.options.fan_in)
+        if self.settings.backend.name == "numpy":  # other libraries have kernels for groups of steps
+            program = slopes(program)
+        program = fuse(program)
         key = content_digest(program, self.cluster, self.options)
         with _LOCK:
             if key in _plans:

@@ -116,7 +116,7 @@ class Session:
         ...     y = dg.exp(x) @ x
         >>> plan = dg.Session(threads=1).plan(y, {x: np.ones((100, 100))})
         >>> len(plan.tasks), plan.predictions.peak_bytes
-        (1, 160000)
+        (1, 323584)
         """
         ready, _ = self._prepared(fetches, feed_dict)
         if ready is None:

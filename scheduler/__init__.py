@@ -5,7 +5,7 @@ from distgrad.scheduler.digest import content_digest
 from distgrad.scheduler.fuse import fuse
 from distgrad.scheduler.memory import peak
 from distgrad.scheduler.partition import partition
-from distgrad.scheduler.passes import merge_equal, optimize
+from distgrad.scheduler.passes import merge_equal, optimize, slopes
 from distgrad.scheduler.plan import Bundle, Options, Plan, Predictions, Task, check_plan
 from distgrad.scheduler.program import Program, Step, check_program, lower
 from distgrad.scheduler.simulate import Timeline, replay, simulate
@@ -13,5 +13,5 @@ from distgrad.scheduler.simulate import Timeline, replay, simulate
 __all__ = [
     "Bundle", "Cluster", "Machine", "Options", "Plan", "Predictions", "Program", "Step", "Task", "Worker", "check_plan",
     "check_program", "content_digest", "fuse", "load_cluster", "local_cluster", "lower", "merge_equal", "optimize",
-    "partition", "peak", "replay", "simulate", "Timeline",
+    "partition", "peak", "replay", "simulate", "slopes", "Timeline",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from distgrad.scheduler.memory import Walk
+from distgrad.scheduler.footprint import footprint
 from distgrad.scheduler.plan import Bundle, Task
 from distgrad.scheduler.prices import Needs
 from distgrad.scheduler.program import Program
@@ -123,7 +123,7 @@ def _task(
     steps = [program.steps[i] for i in members]
     device = next((s.device for i, s in zip(members, steps, strict=True) if draft.of[i] >= 0), None)
     needs = draft.needs.get(device, Needs())
-    inner = Walk(steps, nbytes, program.types, gives).run()[0]
+    inner = footprint(steps, program.types, nbytes, gives, needs.cpus).total
     return Task(
         steps=tuple(members),
         reads=reads,

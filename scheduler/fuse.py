@@ -234,10 +234,10 @@ def _join(
     while True:
         key = stage, part.space, step.device
         near = list(dict.fromkeys([g.now() for v in step.inputs if (g := found.get((key, v))) is not None]))
-        split = min([part.split, *(g.role.split for g in near)])
-        if not near or not _apart(step, near, _row(part.space, split)):
+        if not near or not _apart(step, near):
             break
         stage += 1  # a group of its own, one stage later
+    split = min([part.split, *(g.role.split for g in near)])
     group = max(near, key=_size, default=None) or _Group(part)
     if not near:
         every.append(group)
@@ -253,10 +253,10 @@ def _join(
     return stage
 
 
-def _apart(step: Step, near: Sequence[_Group], row: int) -> bool:
-    """Whether a step shall not be fused with what it reads: the rows would be too long, or the group too large, or it
-    adds up what towers made that have no input in common, and which may run on different workers."""
-    if row > LONG_ROW or sum(map(_size, near)) >= MANY:
+def _apart(step: Step, near: Sequence[_Group]) -> bool:
+    """Whether a step shall not be fused with what it reads: the group would be too large, or it adds up what towers
+    made that have no input in common, and which may run on different workers."""
+    if sum(map(_size, near)) >= MANY:
         return True
     return step.type == "AddN" and len(near) > 1 and not set.intersection(*[g.reads for g in near])
 

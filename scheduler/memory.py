@@ -28,10 +28,8 @@ STRIDED_VIEWS = frozenset(
 PAIRED_VIEWS = frozenset({"IdentityN"})
 VIEWS = PLAIN_VIEWS | STRIDED_VIEWS | PAIRED_VIEWS
 
-#: Values inside a Fused step exist for one block at a time: so many elements at most.
-BLOCK = 1 << 16
-
-_NEVER = 1 << 62
+#: The last use of what is kept to the end.
+NEVER = 1 << 62
 
 
 class Live(NamedTuple):
@@ -96,7 +94,7 @@ class Walk:
         self._find_buffers()
         for v in kept:
             if v in self.buffer:
-                self.last[self.buffer[v]] = _NEVER
+                self.last[self.buffer[v]] = NEVER
 
     def _find_buffers(self) -> None:
         buffer, last = self.buffer, self.last
@@ -133,9 +131,8 @@ class Walk:
             for v in made:
                 held[v] = nbytes[v]
                 total += nbytes[v]
-            now = total + (scratch(step, self.types) if step.body else 0)
-            if now > top:
-                top, where = now, k
+            if total > top:
+                top, where = total, k
             if k == stop:
                 break
             for v in (*step.inputs, *made):
@@ -151,24 +148,6 @@ class Walk:
             if b in held and self.last[b] == k and held[b] == size:
                 return held.pop(b)
         return 0
-
-
-def scratch(step: Step, types: Sequence[Spec]) -> int:
-    """The bytes of the blocks inside a Fused step at its widest point."""
-    last = {v: k for k, inner in enumerate(step.body) for v in inner.inputs}
-    total, top = 0, 0
-    inside: dict[int, int] = {}
-    outside = {*step.inputs, *step.outputs}
-    for k, inner in enumerate(step.body):
-        for v in inner.outputs:
-            if v not in outside:
-                inside[v] = min(prod(types[v].shape), BLOCK) * types[v].dtype.itemsize
-                total += inside[v]
-        top = max(top, total)
-        for v in (*inner.inputs, *inner.outputs):
-            if v in inside and last.get(v, k) == k:
-                total -= inside.pop(v)
-    return top
 
 
 # -- the budget --------------------------------------------------------------------------------------------------

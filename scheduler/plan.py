@@ -89,7 +89,7 @@ class Plan:
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) @ x).plan(numpy.ones((8, 8)))
     >>> len(plan.tasks), plan.predictions.peak_bytes
-    (1, 1024)
+    (1, 5632)
     """
 
     program: Program

@@ -269,6 +269,17 @@ def test_a_column_of_which_each_block_reads_its_part_may_be_overwritten() -> Non
     assert_runs(build, 6, 6)
 
 
+@pytest.mark.parametrize("terms", ["yzy", "yzz", "yzyzx", "yyyy"])
+def test_a_sum_does_not_overwrite_a_term_that_comes_again(terms: str) -> None:
+    """y + z + y in the place of y would add y + z a second time."""
+
+    def build(x: dg.Tensor) -> list[dg.Tensor]:
+        named = {"x": x, "y": x @ x, "z": dg.transpose(x) @ x}
+        return [dg.cumsum(dg.add_n([named[name] for name in terms]), axis=0)]
+
+    assert_runs(build, 4, 4)
+
+
 def test_outputs_of_a_group_take_each_input_only_once() -> None:
     def build(x: dg.Tensor) -> list[dg.Tensor]:
         y = x @ x

@@ -18,8 +18,8 @@ from distgrad.scheduler.memory import PAIRED_VIEWS, VIEWS
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
 from distgrad.workers import reference
-from distgrad.workers.arena import Layout
-from distgrad.workers.blocks import Blocks, entry_of, picker
+from distgrad.workers.arena import ALIGN, Layout
+from distgrad.workers.blocks import Blocks, entry_of
 from distgrad.workers.crew import Crew
 from distgrad.workers.destinations import Part, contiguous, destinations, like, parts
 from distgrad.workers.kernels import KERNELS
@@ -27,15 +27,17 @@ from distgrad.workers.kernels.into import INTO
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+#: Terms of a sum of up to this size lie in one table: so many single additions would cost more than the arithmetic.
+SMALL_TERM = 1 << 12
 #: Arrays of at least this size are let go at their last use; smaller ones when the run ends.
 WORTH_DROPPING = 1 << 16
 
 
 class Call(NamedTuple):
-    """slots[out] = run(*pick(slots)); `step` says whose work it is."""
+    """slots[out] = run(*[slots[i] for i in args]); `step` says whose work it is."""
 
     run: Callable[..., Any]
-    pick: Callable[[Any], Any]
+    args: tuple[int, ...]
     out: int
     step: Step | None
 
@@ -73,6 +75,8 @@ class Compiler:
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._last = self._last_uses(steps)
+        self._homes = self._rows(steps)
+        self._tables: dict[int, int] = {}  # sums whose terms lie in a table of their own: where it begins
         for v in reads:
             self._slot(v)
             self._root[v] = v
@@ -105,7 +109,7 @@ class Compiler:
             if v in self._offset:
                 self.layout.give(self._offset.pop(v), self._nbytes(v))
             elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
-                self.calls += [Call(_nothing, picker(()), slot, None) for slot in self._fresh.pop(v)]
+                self.calls += [Call(nothing, (), slot, None) for slot in self._fresh.pop(v)]
 
     def _nbytes(self, v: int) -> int:
         spec = self._types[v]
@@ -144,7 +148,7 @@ class Compiler:
     def _call(self, run: Callable[..., Any], values: Sequence[int], out: int, step: Step) -> None:
         ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(step, v)}
         slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
-        self.calls.append(Call(run, picker(slots), out, step))
+        self.calls.append(Call(run, tuple(slots), out, step))
         for place in ordered.values():
             self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
 
@@ -158,7 +162,7 @@ class Compiler:
         """A place for a copy of a value, row by row, and the call that makes it."""
         place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
         self.places.append(place)
-        self.calls.append(Call(_copied, picker([place.slot, self.slots[v]]), place.slot, None))
+        self.calls.append(Call(_copied, (place.slot, self.slots[v]), place.slot, None))
         return place
 
     def _is_view(self, step: Step) -> bool:
@@ -176,13 +180,13 @@ class Compiler:
         static = all(v in self._static for v in step.inputs)
         calls = self.views if static else self.calls
         seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
-        pick = picker([self.slots[v] for v in step.inputs])
+        args = tuple([self.slots[v] for v in step.inputs])
         if isinstance(seen, tuple):
             whole = self._new_slot()
-            calls.append(Call(kernel, pick, whole, step))
-            calls += [Call(partial(_item, k), picker([whole]), self._slot(v), step) for k, v in enumerate(step.outputs)]
+            calls.append(Call(kernel, args, whole, step))
+            calls += [Call(partial(_item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
         else:
-            calls.append(Call(kernel, pick, self._slot(step.outputs[0]), step))
+            calls.append(Call(kernel, args, self._slot(step.outputs[0]), step))
         for k, (v, x) in enumerate(zip(step.outputs, seen if isinstance(seen, tuple) else (seen,), strict=True)):
             source = _seen(step, k)
             assert source is not None
@@ -196,12 +200,53 @@ class Compiler:
 
     def _into(self, i: int, step: Step) -> None:
         entry, (v,) = entry_of(step, self._types), step.outputs
+        if step.type == "AddN" and len(step.inputs) > 2 and self._types[v].dtype.itemsize > 2:
+            self._sum(i, step)
+            return
         out = self._out(i, step, v, step.inputs if entry.overlap else ())
         if entry.ufunc is not None:
             self._call(entry.ufunc, (*step.inputs, v), out, step)
         else:
             assert entry.function is not None
             self._call(_Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
+
+    def _rows(self, steps: Sequence[Step]) -> dict[int, tuple[int, int]]:
+        """Small terms of one sum that lie one behind the other: for each the sum, and which of its terms it is."""
+        placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and s.type in INTO and s.type not in VIEWS}
+        found: dict[int, tuple[int, int]] = {}
+        for step in steps:
+            nbytes = self._nbytes(step.outputs[0]) if step.type == "AddN" and len(step.inputs) > 3 else 0
+            if not 0 < nbytes <= SMALL_TERM or nbytes % ALIGN or len(set(step.inputs)) < len(step.inputs):
+                continue
+            if all(v in placed and v not in found and self._last[v] < self._end for v in step.inputs):
+                found.update({v: (step.outputs[0], k) for k, v in enumerate(step.inputs)})
+        return found
+
+    def _row_of(self, v: int, total: int, k: int) -> int:
+        if total not in self._tables:
+            count = sum(home == total for home, _ in self._homes.values())
+            self._tables[total] = self.layout.take(count * self._nbytes(v))
+        return self._tables[total] + k * self._nbytes(v)
+
+    def _sum_rows(self, i: int, step: Step) -> None:
+        """The sum of terms that lie one behind the other: NumPy adds row after row, as one addition after another."""
+        (v,) = step.outputs
+        spec, table = self._types[v], self._new_slot()
+        self.places.append(Place(table, self._tables[v], Spec((len(step.inputs), *spec.shape), spec.dtype)))
+        out = self._out(i, step, v, ())
+        self.calls.append(Call(_add_up, (table, out), out, step))
+
+    def _sum(self, i: int, step: Step) -> None:
+        """A sum of several is one addition after another."""
+        first, second, *others = step.inputs
+        (v,) = step.outputs
+        if first in self._homes and self._homes[first][0] == v:
+            self._sum_rows(i, step)
+            return
+        out = self._out(i, step, v, [u for u in (first, second) if u not in others])
+        self._call(np.add, (first, second, v), out, step)
+        for u in others:
+            self._call(np.add, (v, u, v), out, step)
 
     def _fused(self, i: int, step: Step) -> None:
         for v in step.outputs:
@@ -216,7 +261,7 @@ class Compiler:
         slot, spec = self._slot(v), self._types[v]
         self._root[v] = v
         if self._last[v] == self._end:
-            self.calls.append(Call(partial(np.empty, spec.shape, spec.dtype), picker(()), slot, step))
+            self.calls.append(Call(partial(np.empty, spec.shape, spec.dtype), (), slot, step))
             return slot
         self._offset[v] = self._place(i, step, v, overwritable)
         self._static.add(v)
@@ -231,7 +276,7 @@ class Compiler:
             self._out(i, step, part.target, ())
         static = part.target in self._static
         slot = self._slot(v)
-        (self.views if static else self.calls).append(Call(part.of, picker([self.slots[part.target]]), slot, step))
+        (self.views if static else self.calls).append(Call(part.of, (self.slots[part.target],), slot, step))
         self._root[v] = part.target
         self._strides[v] = part.of(like(self._types[part.target])).strides
         if static:
@@ -247,6 +292,8 @@ class Compiler:
 
     def _place(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
         """The place of an input that dies with this step and has the same type, or one of the layout."""
+        if v in self._homes:
+            return self._row_of(v, *self._homes[v])
         for u in overwritable:
             alone = sum(self._root[w] == u for w in set(step.inputs)) == 1
             if u in self._offset and alone and self._last[u] == i and self._types[u] == self._types[v]:
@@ -261,11 +308,11 @@ class Compiler:
         self._call(run, step.inputs, out, step)
         for k, v in enumerate(step.outputs):
             if several:
-                self.calls.append(Call(partial(_item, k), picker([out]), self._slot(v), step))
+                self.calls.append(Call(partial(_item, k), (out,), self._slot(v), step))
             self._root[v] = v
             self._fresh[v] = [self.slots[v]]
         if several:
-            self.calls.append(Call(_nothing, picker(()), out, None))
+            self.calls.append(Call(nothing, (), out, None))
 
 
 class _Filled:
@@ -328,6 +375,11 @@ def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> list[int]:
     return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]
 
 
+def _add_up(table: Array, out: Array) -> Array:
+    np.add.reduce(table, axis=0, out=out)
+    return out
+
+
 def _copied(place: Array, x: Array) -> Array:
     np.copyto(place, x)
     return place
@@ -341,5 +393,6 @@ def _item(k: int, values: Sequence[Any]) -> Any:
     return values[k]
 
 
-def _nothing() -> None:
+def nothing() -> None:
+    """What a slot has whose array is let go."""
     return None

@@ -63,8 +63,8 @@ class Crew:
 
     def _start(self, helpers: int) -> None:
         while self._started < helpers:
-            self._started += 1
             threading.Thread(target=_serve, args=(self._jobs,), name="distgrad-crew", daemon=True).start()
+            self._started += 1  # after: an interrupt in between leaves one thread too many, not one too few
 
     def close(self) -> None:
         for _ in range(self._started):

@@ -1,13 +1,14 @@
 """A task, compiled for NumPy and run: a tape of calls over numbered slots.
 
 Everything that does not depend on a run is made before: constants, the places of the arena, views of both. Running is
-one loop: `slots[out] = run(*pick(slots))`.
+one loop over the calls, or for tapes of moderate length the same calls as generated code.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,12 @@ from distgrad.workers.compiler import Compiler
 from distgrad.workers.crew import Crew
 from distgrad.workers.kernels.into import INTO
 from distgrad.workers.kernels.sharing import shared
+from distgrad.workers.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
 from distgrad.workers.watch import Watch
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_NOTHING = nullcontext()
 
 
 class Tape:
@@ -51,17 +55,21 @@ class Tape:
         self._given = [made.slots[v] for v in reads]
         self._leaving = [made.slots[v] for v in gives]
         self._count = made.count
+        before = (*made.fixed, *made.places)
+        static = [*(item[0] for item in before), *(view.out for view in made.views)]
+        self._straight = Straight(self.calls, static) if len(self.calls) <= LONGEST else None
 
     def run(self, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
         arena = ARENAS.take()  # given back after a run that ended well: after another, somebody may still write into it
-        slots = self.bound(arena).copy()
+        before, chunks = self._bound(arena)
+        slots = before.copy()
         for slot, x in zip(self._given, given, strict=True):
             slots[slot] = x if x.flags.c_contiguous else np.asarray(x, order="C")
-        if self._shares:
-            with shared(self._crew.size, self._crew.each):
+        with shared(self._crew.size, self._crew.each) if self._shares else _NOTHING:
+            if chunks is None or watch is not None:
                 self._play(slots, watch)
-        else:
-            self._play(slots, watch)
+            else:
+                self._play_straight(slots, chunks)
         leaving = [slots[slot] for slot in self._leaving]
         ARENAS.give(arena)
         return leaving
@@ -69,32 +77,38 @@ class Tape:
     def _play(self, slots: list[Any], watch: Watch | None) -> None:
         calls = iter(self.calls)
         try:
-            if watch is None:
-                for run, pick, out, _ in calls:
-                    slots[out] = run(*pick(slots))
-            else:
-                for run, pick, out, step in calls:
+            for run, args, out, step in calls:
+                if watch is not None:
                     watch.before(step)
-                    slots[out] = run(*pick(slots))
+                slots[out] = run(*[slots[i] for i in args])
         except Exception as e:
             done = len(self.calls) - calls.__length_hint__()
             raise StepFailed(self.calls[done - 1].step) from e
 
-    def bound(self, arena: Arena) -> list[Any]:
-        """The slots as a run finds them: constants, the places of the arena, and views of both."""
-        slots = arena.bound.get(self)
-        if slots is None:
+    def _play_straight(self, slots: list[Any], chunks: Sequence[Chunk]) -> None:
+        done = 0
+        try:
+            for chunk in chunks:
+                chunk(slots)
+                done += CHUNK
+        except Exception as e:
+            raise StepFailed(self.calls[done + failed_at(e.__traceback__)].step) from e
+
+    def _bound(self, arena: Arena) -> tuple[list[Any], list[Chunk] | None]:
+        """The slots as a run finds them: constants, places of the arena, and views of both; and the code on them."""
+        bound: tuple[list[Any], list[Chunk] | None] | None = arena.bound.get(self)
+        if bound is None:
             arena.reserve(self.nbytes)
-            slots = [None] * self._count
+            slots: list[Any] = [None] * self._count
             for slot, value in self._fixed:
                 slots[slot] = value
             for slot, offset, spec in self._places:
                 nbytes = spec.dtype.itemsize * math.prod(spec.shape)
                 slots[slot] = arena.memory[offset : offset + nbytes].view(spec.dtype).reshape(spec.shape)
-            for run, pick, out, _ in self._views:
-                slots[out] = run(*pick(slots))
-            arena.bound[self] = slots
-        return slots
+            for run, args, out, _ in self._views:
+                slots[out] = run(*[slots[i] for i in args])
+            bound = arena.bound[self] = slots, None if self._straight is None else self._straight.bound(slots)
+        return bound
 
 
 class StepFailed(Exception):

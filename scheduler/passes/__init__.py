@@ -13,10 +13,11 @@ from distgrad.scheduler.passes.aliases import ALIASES
 from distgrad.scheduler.passes.constants import CONSTANTS
 from distgrad.scheduler.passes.equal import merge_equal
 from distgrad.scheduler.passes.rewrite import Evaluate, Made, Rules, Walk
+from distgrad.scheduler.passes.slopes import slopes
 from distgrad.scheduler.passes.sums import slice_sums, trees
 from distgrad.scheduler.program import Program, Step, planning
 
-__all__ = ["Evaluate", "alias", "fold", "merge_equal", "optimize", "simplify", "slice_sums", "trees"]
+__all__ = ["Evaluate", "alias", "fold", "merge_equal", "optimize", "simplify", "slice_sums", "slopes", "trees"]
 
 
 def optimize(program: Program, evaluate: Evaluate, fan_in: int = 4) -> Program:

@@ -6,6 +6,7 @@ from typing import Any
 
 from distgrad.scheduler.passes.rewrite import Made, Rules, Walk, moved
 from distgrad.scheduler.program import Step
+from distgrad.types import Spec
 
 
 def _with(step: Step, inputs: tuple[int, ...], attrs: dict[str, Any]) -> Step:
@@ -45,14 +46,24 @@ def _matmul(walk: Walk, step: Step) -> Made:
     batch_by_matrix = len(walk.types[a].shape) > 2 == len(walk.types[b].shape)
     for k, flag in enumerate(("transpose_a", "transpose_b")):
         inner = _maker(walk, inputs[k], "Transpose")
-        if inner is not None and _swaps_last(inner.attrs["axes"]) and not (k == 0 and batch_by_matrix):
-            inputs[k], flags[flag] = inner.inputs[0], not flags[flag]
+        if inner is not None and _turns_last(inner.attrs["axes"]) and not (k == 0 and batch_by_matrix):
+            inputs[k], flags[flag] = _without_swap(walk, inner), not flags[flag]
     return None if tuple(inputs) == step.inputs else _with(step, tuple(inputs), flags)
 
 
-def _swaps_last(axes: tuple[int, ...]) -> bool:
-    n = len(axes)
-    return n >= 2 and axes == (*range(n - 2), n - 1, n - 2)
+def _turns_last(axes: tuple[int, ...]) -> bool:
+    """Whether the last axis comes to the place before the last: then BLAS sees rows in place of columns."""
+    return len(axes) >= 2 and axes[-2] == len(axes) - 1
+
+
+def _without_swap(walk: Walk, step: Step) -> int:
+    """What a Transpose makes that brings the last axis to the place before the last, without that last swap."""
+    *others, a, b = step.attrs["axes"]
+    axes = (*others, b, a)
+    if axes == tuple(range(len(axes))):
+        return step.inputs[0]
+    shape, dtype = walk.types[step.inputs[0]]
+    return walk.insert(_with(step, step.inputs, {"axes": axes}), Spec(tuple([shape[i] for i in axes]), dtype))
 
 
 def _join(cut: str) -> Any:

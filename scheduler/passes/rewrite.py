@@ -185,6 +185,17 @@ class Walk:
             self._place[i] = len(self.steps) - 1
         return True
 
+    def insert(self, step: Step, spec: Spec) -> int:
+        """Put a step with one new value before the present one; gives the value."""
+        v = len(self.types)
+        self.types.append(spec)
+        made = Step(step.type, step.inputs, (v,), step.attrs, (), step.source, step.name, step.device)
+        self._maker[v] = len(self.steps)
+        self.steps.append(made)
+        self._look_at(made)
+        self.odd.add(v)
+        return v
+
     def _emit(self, v: int) -> None:
         self._maker[v] = len(self.steps)
         self.steps.append(self._pending.pop(v))

@@ -131,7 +131,7 @@ def trees(program: Program, fan_in: int = 4) -> Program:
         while len(terms) > fan_in:
             terms = _level(step, terms, fan_in, types, early)
         large[i] = moved(step, tuple([v for v, _ in terms]), step.after)
-    made = _inserted([large.get(i, step) for i, step in enumerate(program.steps)], early)
+    made = inserted([large.get(i, step) for i, step in enumerate(program.steps)], early)
     return check_program(replace(program, steps=made, types=tuple(types)))
 
 
@@ -161,7 +161,7 @@ def _level(
     return made
 
 
-def _inserted(steps: Sequence[Step], early: Mapping[int, Sequence[Step]]) -> tuple[Step, ...]:
+def inserted(steps: Sequence[Step], early: Mapping[int, Sequence[Step]]) -> tuple[Step, ...]:
     """The steps with others put in, each list behind the step at its place."""
     made = list(early.get(-1, ()))
     place = []

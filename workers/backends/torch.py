@@ -35,6 +35,27 @@ def keep_freed_memory() -> None:
         set_option(_MMAP_THRESHOLD, 32 << 20)  # the most that malloc takes
 
 
+def on_cpu() -> bool:
+    """Whether tensors are made in the machine's own memory."""
+    import torch
+
+    return torch.get_default_device().type == "cpu"
+
+
+def hand_out(extras: Extras, xs: Sequence[Any]) -> list[Array]:
+    """Results as NumPy arrays that are the caller's alone: copies, but of tensors that have their memory to themselves.
+    What torch allocated is no input's and no constant's, since those are NumPy's; it can be resized, and theirs not."""
+    memory = [x.untyped_storage() for x in xs]
+    places = [m.data_ptr() for m in memory]
+    count = {place: places.count(place) for place in set(places)} if len(set(places)) < len(places) else None
+    return [
+        extras.to_numpy(x)
+        if m.resizable() and m.nbytes() == x.nbytes and (count is None or count[place] == 1)
+        else np.array(extras.to_numpy(x))
+        for x, m, place in zip(xs, memory, places, strict=True)
+    ]
+
+
 class TorchExtras(Extras):
     lacking: Mapping[str, str] = {**Extras.lacking, "exp2": "", "max": "c", "min": "c", "sort": "c", "argsort": "c"}
 

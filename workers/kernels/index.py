@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import kernel
+
+#: Rows of at least so many elements are added one by one.
+_LONG_ROW = 64
 
 
 def _native(index: Any, arrays: Any = ()) -> Any:
@@ -39,8 +44,19 @@ def in_range(xp: Any, indices: Any, size: int, axis: int = 0) -> Any:
 def add_rows(xp: Any, out: Any, indices: Any, rows: Any) -> Any:
     """Add rows[i] to out[indices[i]], for a contiguous `out` that the caller made."""
     width = math.prod(out.shape[1:])
+    if xp is np and width >= _LONG_ROW:
+        return _add_long_rows(out, in_range(xp, indices, out.shape[0]), rows)
     places = xp.reshape(in_range(xp, indices, out.shape[0]), (-1, 1)) * width + xp.arange(width)
     return xp.reshape(add_at(xp, xp.reshape(out, (-1,)), places, rows), out.shape)
+
+
+def _add_long_rows(out: Any, indices: Any, rows: Any) -> Any:
+    """One addition per row, where NumPy's scatter-add would take its time for every element."""
+    places = out.reshape(out.shape[0], -1)
+    for i, row in zip(indices.reshape(-1).tolist(), rows.reshape(indices.size, -1), strict=True):
+        place = places[i]
+        np.add(place, row, place)
+    return out
 
 
 @kernel("StridedSlice")

@@ -1,8 +1,8 @@
 """How a kernel shares its work among the threads of the task that runs it.
 
 A kernel cuts its work into blocks and hands them to `each`. Alone, they run one after another; a task with several
-threads brings its crew. BLAS itself has one thread meanwhile: two kinds of threads on the same cores would wait for each
-other.
+threads brings its crew. BLAS itself has one thread meanwhile: two kinds of threads on the same cores would wait for
+each other.
 """
 
 from __future__ import annotations

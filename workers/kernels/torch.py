@@ -15,8 +15,8 @@ from distgrad.workers.kernels.index import in_range
 from distgrad.workers.kernels.nn import check_labels
 from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel
 
-# op type -> method of a tensor
-_METHODS = {
+#: Op type -> method of a tensor, and function of torch.
+METHODS = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Maximum": "maximum", "Minimum": "minimum", "Neg": "neg",
     "Square": "square", "Exp": "exp", "Exp2": "exp2", "Expm1": "expm1", "Log": "log", "Log1p": "log1p", "Sqrt": "sqrt",
     "Rsqrt": "rsqrt", "Sin": "sin", "Cos": "cos", "Tanh": "tanh", "Sigmoid": "sigmoid", "Erf": "erf", "Erfc": "erfc",
@@ -32,7 +32,7 @@ def _method(name: str) -> Any:
     return run
 
 
-for _type, _name in _METHODS.items():
+for _type, _name in METHODS.items():
     KERNELS_OF["torch"][_type] = _method(_name)
 
 

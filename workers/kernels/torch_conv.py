@@ -69,11 +69,16 @@ def conv2d(xp: Any, x: Any, w: Any, **attrs: Any) -> Any:
     return KERNELS["Conv2D"](xp, x, w, **attrs) if _integers(x) else _by_parts(lambda x, w: _conv(x, w, **attrs), x, w)
 
 
-def _conv(x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any, groups: int) -> Any:
+def _conv(x: Any, w: Any, b: Any = None, *, strides: Any, padding: Any, dilation: Any, groups: int) -> Any:
     import torch
 
     both, extra = _pads(padding)
-    return _nhwc(torch.conv2d(_nchw(_padded(x, extra)), _oihw(w), None, strides, both, dilation, groups))
+    return _nhwc(torch.conv2d(_nchw(_padded(x, extra)), _oihw(w), b, strides, both, dilation, groups))
+
+
+def conv_bias(xp: Any, x: Any, w: Any, b: Any, **attrs: Any) -> Any:
+    """A convolution of real numbers plus something for each channel."""
+    return _conv(x, w, b.reshape(-1), **attrs)
 
 
 def _backward(g: Any, x: Any, w: Any, strides: Any, both: Any, dilation: Any, groups: int, which: int) -> Any:

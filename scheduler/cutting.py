@@ -1,0 +1,128 @@
+"""Cutting: into how many blocks the NumPy engine cuts a step, and in how many bytes each thread works on one of them.
+
+Time and memory are both predicted from this. The engine decides by the same figures; a test keeps them equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from distgrad.scheduler.program import Step
+from distgrad.types import Shape, Spec
+
+#: So many elements of its space a block of a group has.
+BLOCK = 128 << 10
+#: A group with fewer elements, counted once per step, runs on one thread.
+ALONE = 1 << 20
+#: A matrix product is cut into one piece per thread where two pieces have at least this many flops each.
+PIECE_FLOPS = 4 << 20
+#: What a block of a convolution works in, and from how much work on there are at least two blocks.
+WINDOW_BYTES = 10 << 20
+WINDOWS_ALONE = 1 << 19
+#: At most so many sums of a convolution's gradient grow side by side, in at most so many bytes unless two are more.
+LANES = 8
+SUMS_BYTES = 32 << 20
+
+
+class Cut(NamedTuple):
+    """So many blocks, so many rows of the space in each, and whether threads share them."""
+
+    count: int
+    rows: int
+    shared: bool
+
+
+def cut_group(step: Step) -> Cut:
+    """An even number of blocks, where one is not enough."""
+    space: Shape = step.attrs["space"]
+    elements, rows = math.prod(space), math.prod(space[: step.attrs["split"]])
+    count = -(-elements // BLOCK)
+    count += count % 2 if count > 1 else 0
+    height = max(-(-rows // max(count, 1)), 1)
+    count = -(-rows // height)
+    return Cut(count, height, count > 1 and elements * len(step.body) >= ALONE)
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------
+
+
+class Convolution(NamedTuple):
+    """A convolution or a gradient of one: `out` is the result of the correlation that it is computed as."""
+
+    images: int
+    out: tuple[int, int]
+    channels: int
+    made: int
+    taps: int
+    stride: int
+    itemsize: int
+    #: Whether products are saved (Winograd), the result is a sum over blocks, or windows add to the image.
+    saves: bool
+    sums: bool
+    spreads: bool
+
+    @property
+    def tiles(self) -> int:
+        """Of 2 x 2 results, in one image."""
+        return -(-self.out[0] // 2) * -(-self.out[1] // 2)
+
+    @property
+    def nbytes(self) -> int:
+        """What all blocks together work in."""
+        if self.saves:
+            return 2 * 16 * self.images * self.tiles * max(self.channels, self.made) * self.itemsize
+        if self.spreads:
+            cells = (self.taps + 2 * self.stride) * self.channels
+        else:
+            cells = (self.taps + self.stride) * self.channels + self.made
+        return self.images * math.prod(self.out) * cells * self.itemsize
+
+    @property
+    def sum_bytes(self) -> int:
+        """Of one term of the sum, where there is one."""
+        taps = 16 if self.saves else self.taps
+        return taps * self.channels * self.made * self.itemsize if self.sums else 0
+
+    @property
+    def blocks(self) -> int:
+        count = -(-self.nbytes // max(WINDOW_BYTES, 2 * self.sum_bytes))
+        count += count % 2 if self.nbytes >= WINDOWS_ALONE else 0
+        return max(min(count, self.images * self.out[0]), 1)
+
+    @property
+    def lanes(self) -> int:
+        """Sums that grow side by side."""
+        return min(self.blocks, LANES, max(SUMS_BYTES // self.sum_bytes, 2)) if self.sum_bytes else 0
+
+
+def convolution(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec], attrs: Mapping[str, Any]) -> Convolution:
+    """Of an op of type Conv2D or one of its gradients."""
+    x, w, y = image_kernel_result(op_type, ins, outs)
+    kh, kw, channels, made = w.shape
+    strides, dilation = tuple(attrs["strides"]), tuple(attrs["dilation"])
+    spreads = op_type == "Conv2DBackpropInput" and strides != (1, 1)
+    out = y.shape[1:3]
+    if op_type == "Conv2DBackpropInput" and not spreads:  # a convolution of the result's gradient
+        out, channels, made = x.shape[1:3], made, channels
+    plain = (kh, kw) == (3, 3) and strides == dilation == (1, 1)
+    saves = plain and _pays((out[0], out[1]), channels, made)
+    sums = op_type == "Conv2DBackpropFilter"
+    size = (out[0], out[1])
+    return Convolution(
+        x.shape[0], size, channels, made, kh * kw, math.prod(strides), y.dtype.itemsize, saves, sums, spreads
+    )
+
+
+def image_kernel_result(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec]) -> tuple[Spec, Spec, Spec]:
+    """Where a convolution or its gradient has its image, kernel and result."""
+    if op_type == "Conv2D":
+        return ins[0], ins[1], outs[0]
+    return (outs[0], ins[0], ins[1]) if op_type == "Conv2DBackpropInput" else (ins[0], outs[0], ins[1])
+
+
+def _pays(out: tuple[int, int], channels: int, made: int) -> bool:
+    """Whether fewer products make up for taking tiles apart and putting them together."""
+    tiles = -(-out[0] // 2) * -(-out[1] // 2)
+    return (9 * math.prod(out) - 16 * tiles) * channels * made > 4 * tiles * (35 * channels + 75 * made)
