@@ -86,11 +86,12 @@ _ROWS = (
     ("memory_bandwidth_one", 1e-9, "GB/s", "memory, one cpu"),
     ("cache_bandwidth", 1e-9, "GB/s", "cache, one cpu"),
     ("cache_bytes", 2.0**-20, "MiB", "stay in cache"),
+    ("fresh_bandwidth", 1e-9, "GB/s", "memory touched for the first time"),
     ("elementwise", 1e-9, "G/s", "cheap functions of elements, float32, one cpu"),
     ("transcendental", 1e-9, "G/s", "exp and such, float32, one cpu"),
     ("irregular", 1e-6, "M/s", "places visited one by one, one cpu"),
     ("kernel_seconds", 1e6, "µs", "one kernel call"),
-    ("spread_seconds", 1e6, "µs", "handing work to a thread"),
+    ("spread_seconds", 1e6, "µs", "more for a call beside other threads"),
     ("task_seconds", 1e6, "µs", "one local task"),
 )
 

@@ -29,31 +29,34 @@ UNMEASURED = ("task_seconds", "store_bandwidth", "link_bandwidth", "link_seconds
 class Machine:
     """Rates of one kind of worker: per cpu (or per GPU, for the machine of GPUs) where not said otherwise.
 
-    The defaults are those of a common server core with AVX2, a third of a memory channel and a 10 Gbit/s network:
-    good enough to compare two plans, not to predict seconds. `distgrad calibrate` measures the real ones.
+    The defaults are those of a common server core with AVX2, shared with other programs, and of a 10 Gbit/s network:
+    good enough to compare two plans, seldom to predict seconds. `distgrad calibrate` measures the real ones.
     """
 
     #: Flops per second of a large matrix product, in float32 and in float64.
-    gemm_flops: float = 6e10
-    gemm_flops64: float = 3e10
+    gemm_flops: float = 9e10
+    gemm_flops64: float = 4.5e10
     #: A product whose smallest dimension is this has half of that rate.
     gemm_half: float = 10.0
     #: What each further cpu adds to a large product, as a share of the first.
-    gemm_parallel: float = 0.85
+    gemm_parallel: float = 0.65
     #: Bytes per second to and from main memory, read and written: of all cpus together, and of one alone.
     memory_bandwidth: float = 2e10
     memory_bandwidth_one: float = 1.2e10
     #: Bytes that stay in cache between two steps, and bytes per second of one cpu from there.
-    cache_bytes: float = 4 << 20
+    cache_bytes: float = 16 << 20
     cache_bandwidth: float = 5e10
-    #: Elements per second of float32 in cache: of cheap functions (add, multiply, compare); of exp, tanh, log and such.
-    elementwise: float = 4e9
-    transcendental: float = 4e8
+    #: Bytes per second of memory that is touched for the first time: the system has to find and clear it.
+    fresh_bandwidth: float = 6e9
+    #: Elements per second of float32, block by block: of cheap functions (add, multiply, compare); of exp, log and such.
+    elementwise: float = 5e9
+    transcendental: float = 7.5e8
     #: Places per second that are visited one by one: the starts of short rows, and all that is gathered or drawn.
     irregular: float = 5e7
-    #: Seconds before the first element: of one kernel call, of handing blocks to threads, and of one task.
-    kernel_seconds: float = 1e-6
-    spread_seconds: float = 5e-5
+    #: Seconds before the first element: of one call of an array function; what it takes longer where threads work
+    #: together, which hand the interpreter's lock to each other; and of one task.
+    kernel_seconds: float = 7e-7
+    spread_seconds: float = 7e-6
     task_seconds: float = 5e-5
     #: Between two workers of one node (shared memory), and between nodes: bytes per second; seconds before the first.
     store_bandwidth: float = 3e9

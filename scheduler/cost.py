@@ -1,26 +1,24 @@
 """Cost: how long a step takes on a machine. The work of a step comes from `work_table`, the rates from the machine.
 
 A step costs its matrix products, then its elements or its traffic through memory (the longer of them: they overlap),
-then what is done one by one, then the calls. `explain_cost` prints these terms.
+then what is done one by one, then the calls. `explain_cost` prints these terms. Threads share large products, and the
+blocks of groups and convolutions; they share no calls, because the interpreter runs one at a time, and each call takes
+longer than alone, because the interpreter's lock goes from thread to thread.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from distgrad.scheduler.cluster import Machine
+from distgrad.scheduler.cutting import PIECE_FLOPS, cut_group
 from distgrad.scheduler.program import Step
 from distgrad.scheduler.work import Product, Work, nbytes
 from distgrad.scheduler.work_table import READ, step_work
 from distgrad.types import Spec
 
-#: A group runs in blocks of about so many elements; shorter ones would not hide the handing over between threads.
-BLOCK = 1 << 16
-#: A product below this many flops runs on one thread: BLAS libraries do not split smaller ones.
-SPLIT_FLOPS = 1e6
 #: So many works and costs are remembered by each model.
 REMEMBERED = 1 << 16
 
@@ -65,8 +63,8 @@ def step_cost(step: Step, types: Sequence[Spec], machine: Machine, cpus: int = 1
 def explain_cost(step: Step, types: Sequence[Spec], machine: Machine, cpus: int = 1) -> str:
     """The terms that `step_cost` adds up, as text."""
     model = _model(machine, cpus)
-    work, space = model.work(step, types)
-    terms = model.terms(work, space)
+    work = model.work(step, types)
+    terms = model.terms(work)
     counts = (
         ("products", f"{sum(p.flops for p in work.products) / 1e9:.4g} Gflop", terms.products),
         ("elements", f"{work.cheap:.4g} cheap, {work.dear:.4g} dear", terms.elements),
@@ -92,45 +90,43 @@ class CostModel:
 
     def cost(self, step: Step, types: Sequence[Spec]) -> Cost:
         if step.body:
-            return self._priced(*self._group(step, types))
+            return self._priced(self._group(step, types))
         key = _key(step, types)
         found = self._costs.get(key)
         if found is None:
             _make_room(self._costs)
-            found = self._costs[key] = self._priced(self._single(step, types, key), 0)
+            found = self._costs[key] = self._priced(self._single(step, types, key))
         return found
 
-    def work(self, step: Step, types: Sequence[Spec]) -> tuple[Work, int]:
-        """What a step does, and over how many elements its blocks are spread: 0 for a step that is no group."""
-        return self._group(step, types) if step.body else (self._single(step, types, _key(step, types)), 0)
+    def work(self, step: Step, types: Sequence[Spec]) -> Work:
+        """What a step does."""
+        return self._group(step, types) if step.body else self._single(step, types, _key(step, types))
 
-    def terms(self, work: Work, space: int) -> Terms:
-        """The seconds of some work: on one thread, or on as many as blocks of `space` elements feed, if that pays."""
-        alone = self._terms(work, 1)
-        threads = min(self.cpus, space // BLOCK)
-        if threads <= 1:
-            return alone
-        spread = self._terms(work, threads)
-        spread = spread._replace(calls=spread.calls + self.machine.spread_seconds)
-        return spread if spread.seconds < alone.seconds else alone
-
-    def _terms(self, work: Work, threads: int) -> Terms:
-        machine = self.machine
-        products = sum([self._product(p) for p in work.products])
-        used = self.cpus if products else threads
+    def terms(self, work: Work) -> Terms:
+        """The seconds of some work."""
+        machine, threads = self.machine, min(self.cpus, work.blocks)
+        pieces = self.cpus * len([p for p in work.products if self._is_cut(p)]) if threads == 1 else work.calls
+        used = self.cpus if pieces else threads
         return Terms(
-            products,
+            sum([self._product(p) for p in work.products]),
             (work.cheap / machine.elementwise + work.dear / machine.transcendental) / threads,
             self._traffic(work.nbytes, used),
             work.irregular / machine.irregular / threads,
-            work.calls * machine.kernel_seconds,
+            work.calls * machine.kernel_seconds + (pieces * machine.spread_seconds if used > 1 else 0.0),
             used,
         )
+
+    def on_fresh(self, cost: Cost, results: Sequence[Spec]) -> Cost:
+        """The cost of a step with these results in memory that is touched for the first time."""
+        return cost._replace(seconds=cost.seconds + nbytes(results) / self.machine.fresh_bandwidth)
+
+    def _is_cut(self, product: Product) -> bool:
+        return product.shared and product.flops >= 2 * PIECE_FLOPS
 
     def _product(self, product: Product) -> float:
         machine = self.machine
         rate = machine.gemm_flops64 if product.double else machine.gemm_flops
-        if product.flops > SPLIT_FLOPS * product.items:
+        if self._is_cut(product):
             rate *= 1 + machine.gemm_parallel * (self.cpus - 1)
         return product.flops * (1 + machine.gemm_half / product.dim) / rate if product.flops else 0.0
 
@@ -141,9 +137,9 @@ class CostModel:
         far = min(machine.memory_bandwidth, machine.memory_bandwidth_one * threads)
         return near / (machine.cache_bandwidth * threads) + (moved - near) / far
 
-    def _priced(self, work: Work, space: int) -> Cost:
+    def _priced(self, work: Work) -> Cost:
         flops = sum([p.flops for p in work.products]) + work.cheap + work.dear
-        return Cost(self.terms(work, space).seconds, flops, work.nbytes)
+        return Cost(self.terms(work).seconds, flops, work.nbytes)
 
     def _single(self, step: Step, types: Sequence[Spec], key: Any) -> Work:
         found = self._works.get(key)
@@ -153,16 +149,14 @@ class CostModel:
             found = self._works[key] = step_work(step, ins, outs)
         return found
 
-    def _group(self, step: Step, types: Sequence[Spec]) -> tuple[Work, int]:
+    def _group(self, step: Step, types: Sequence[Spec]) -> Work:
         """The steps of a group work in cache, block by block; only what enters and leaves it moves through memory."""
         works = [self._single(inner, types, _key(inner, types)) for inner in step.body]
-        space = max([math.prod(types[v].shape) for v in (*step.inputs, *step.outputs)], default=0)
-        blocks = -(-space // BLOCK) or 1
+        cut = cut_group(step)
         moved = nbytes([types[v] for v in (*step.inputs, *step.outputs)])
-        products = tuple([p for w in works for p in w.products])
         cheap, dear = sum([w.cheap for w in works]), sum([w.dear for w in works])
-        irregular, calls = sum([w.irregular for w in works]), blocks * sum([w.calls for w in works])
-        return Work(products, cheap, dear, irregular, moved, calls), space
+        irregular, calls = sum([w.irregular for w in works]), cut.count * sum([w.calls for w in works])
+        return Work((), cheap, dear, irregular, moved, calls, cut.count if cut.shared else 1)
 
 
 def _key(step: Step, types: Sequence[Spec]) -> Any:

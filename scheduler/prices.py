@@ -8,10 +8,16 @@ from typing import TYPE_CHECKING
 
 from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.cost import Cost, CostModel
+from distgrad.scheduler.footprint import PLACED
+from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import Program
 
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Options
+
+
+#: Op types whose steps make no array.
+NO_ARRAYS = VIEWS | {"Const"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +47,19 @@ def _gpus(cluster: Cluster, device: str | None) -> int:
 
 
 def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[Cost]:
-    """The predicted cost of every step."""
+    """The predicted cost of every step. Results that are not placed in the arena lie in fresh memory."""
     models = {
         device: CostModel(cluster.gpu if need.gpus and cluster.gpu else cluster.machine, need.cpus)
         for device, need in needs.items()
     }
-    types = program.types
-    return [models[step.device].cost(step, types) for step in program.steps]
+    types, wanted = program.types, set(program.wanted)
+    costs = []
+    for step in program.steps:
+        model = models[step.device]
+        cost = model.cost(step, types)
+        if step.type not in PLACED and step.type not in NO_ARRAYS:
+            cost = model.on_fresh(cost, [types[v] for v in step.outputs])
+        elif not wanted.isdisjoint(step.outputs):
+            cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
+        costs.append(cost)
+    return costs

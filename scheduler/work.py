@@ -14,12 +14,15 @@ from distgrad.types import DType, Shape, Spec
 
 
 class Product(NamedTuple):
-    """`items` matrix products of `flops` together; `dim` is the smallest of the three dimensions."""
+    """Matrix products of `flops` together; `dim` is the smallest of their three dimensions.
+
+    Threads share it where it is large enough, unless it is not `shared`: one that is inside a library.
+    """
 
     flops: float
     dim: float
-    items: int = 1
     double: bool = False
+    shared: bool = True
 
 
 class Work(NamedTuple):
@@ -34,6 +37,8 @@ class Work(NamedTuple):
     nbytes: float = 0.0
     #: Calls of array functions.
     calls: float = 1.0
+    #: So many blocks of it can be worked on at the same time, by a thread each.
+    blocks: int = 1
 
 
 Specs = Sequence[Spec]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
+from distgrad.scheduler.cutting import Convolution, convolution, image_kernel_result
 from distgrad.scheduler.work import Attrs, Product, Rule, Specs, Work, cheap_factor, nbytes, plain, size
 from distgrad.types import DType, Spec
 
@@ -14,6 +14,12 @@ ITEM_CALL = 0.2
 VECTOR_DIM = 4
 #: Copying a run of channels costs this share of a place visited alone.
 RUN = 0.45
+#: Sweeps over the cells of tiles that are taken apart, and over those that are put together, to save products.
+TILE_SWEEPS = 3
+#: Sweeps over copied windows; over those that are added to an image.
+COPY_SWEEPS, SPREAD_SWEEPS = 1.5, 4
+#: Calls of array functions for one block of a convolution: of tiles; of windows.
+TILE_CALLS, WINDOW_CALLS = 26, 10
 
 
 def product(m: int, k: int, n: int, items: int, dtype: DType) -> Work:
@@ -22,7 +28,7 @@ def product(m: int, k: int, n: int, items: int, dtype: DType) -> Work:
     if dtype.kind not in "fcV":
         return Work(cheap=2 * flops)
     dim = max(min(m, k, n), VECTOR_DIM)
-    each = Product(flops * (4 if dtype.kind == "c" else 1), dim, items, _double(dtype))
+    each = Product(flops * (4 if dtype.kind == "c" else 1), dim, _double(dtype))
     converted = (m * k + k * n + m * n) * items * cheap_factor(dtype) if dtype.itemsize == 2 else 0.0
     return Work((each,), converted, calls=1 + ITEM_CALL * max(items - 1, 0))
 
@@ -58,24 +64,45 @@ def einsum(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 # -- windows -----------------------------------------------------------------------------------------------------
 
 
-def conv(parts: Callable[[Specs, Specs], tuple[Spec, Spec, Spec]]) -> Rule:
-    """A product with the windows, copied side by side; `parts` finds image, kernel and result in inputs and outputs."""
+def conv(op_type: str) -> Rule:
+    """Of a convolution or one of its gradients."""
 
     def rule(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-        x, w, y = parts(ins, outs)
-        kh, kw, per, made = w.shape
-        taps, rows, groups = kh * kw, math.prod(y.shape[:3]), max(x.shape[3] // max(per, 1), 1)
-        moved = nbytes((x, w, y))
-        if groups == x.shape[3] == made:  # every channel has a kernel of its own: done tap by tap
-            return Work(cheap=2.0 * taps * size(y) * cheap_factor(y.dtype), nbytes=moved, calls=2 * taps)
-        base = product(rows, taps * per, made // groups, groups, y.dtype)
-        if taps == 1:
-            return base._replace(nbytes=moved)
-        copied = rows * taps * groups  # runs of channels, each a piece of memory of its own
-        moved += 4.0 * copied * per * x.dtype.itemsize
-        return base._replace(irregular=RUN * copied, nbytes=moved, calls=base.calls + taps + 2)
+        x, w, y = image_kernel_result(op_type, ins, outs)
+        if attrs["groups"] != 1 or y.dtype.char not in "fd" or 0 in (*x.shape, *w.shape, *y.shape):
+            return _in_groups(x, w, y)
+        return _in_blocks(convolution(op_type, ins, outs, attrs), y.dtype, nbytes((x, w, y)))
 
     return rule
+
+
+def _in_blocks(made: Convolution, dtype: DType, moved: float) -> Work:
+    """Products of windows copied side by side, or fewer products of tiles that are taken apart."""
+    if made.saves:
+        base = product(made.images * made.tiles, made.channels, made.made, 16, dtype)
+        swept = 16.0 * made.images * made.tiles * (made.channels + made.made) * TILE_SWEEPS
+    else:
+        rows = made.images * math.prod(made.out)
+        base = product(rows, made.taps * made.channels, made.made, 1, dtype)
+        sweeps = SPREAD_SWEEPS if made.spreads else COPY_SWEEPS
+        swept = sweeps * rows * made.taps * made.channels
+    calls = (TILE_CALLS if made.saves else WINDOW_CALLS) * made.blocks
+    return Work(base.products, swept * cheap_factor(dtype), nbytes=moved, calls=calls, blocks=made.blocks)
+
+
+def _in_groups(x: Spec, w: Spec, y: Spec) -> Work:
+    """A product with the windows, copied side by side, for every group."""
+    kh, kw, per, made = w.shape
+    taps, rows, groups = kh * kw, math.prod(y.shape[:3]), max(x.shape[3] // max(per, 1), 1)
+    moved = nbytes((x, w, y))
+    if groups == x.shape[3] == made:  # every channel has a kernel of its own: done tap by tap
+        return Work(cheap=2.0 * taps * size(y) * cheap_factor(y.dtype), nbytes=moved, calls=2 * taps)
+    base = product(rows, taps * per, made // groups, groups, y.dtype)
+    if taps == 1:
+        return base._replace(nbytes=moved)
+    copied = rows * taps * groups  # runs of channels, each a piece of memory of its own
+    moved += 4.0 * copied * per * x.dtype.itemsize
+    return base._replace(irregular=RUN * copied, nbytes=moved, calls=base.calls + taps + 2)
 
 
 def pool(cheap: float) -> Rule:
@@ -117,5 +144,5 @@ def solve(cubes: float) -> Rule:
 
 def _factored(a: Spec, flops: float, dim: float, items: int, ins: Specs, outs: Specs) -> Work:
     whole = flops * items * (4 if a.dtype.kind == "c" else 1)
-    each = Product(whole, max(dim, 0.5), items, _double(a.dtype))  # the smallest matrices take the time of their calls
+    each = Product(whole, max(dim, 0.5), _double(a.dtype), shared=False)  # the smallest take the time of their calls
     return Work((each,), nbytes=nbytes(ins) + nbytes(outs), calls=5 + 2 * max(items - 1, 0))

@@ -70,7 +70,7 @@ class Arena:
 
     def __init__(self) -> None:
         self.memory = np.empty(0, np.uint8)
-        self.bound: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
+        self.bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def reserve(self, nbytes: int) -> None:
         if self.memory.size < nbytes:

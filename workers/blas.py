@@ -17,7 +17,7 @@ USES_BLAS = frozenset({
 
 _LOCK = threading.Lock()
 #: The counts that runs under way asked for, the last one in force; and what was set before the first of them.
-_asked: list[int] = []
+_asked: dict[object, int] = {}
 _before: list[int] = []
 
 
@@ -38,17 +38,26 @@ def threads(count: int) -> Iterator[None]:
     >>> with threads(1):
     ...     pass
     """
+    run = object()
+    try:
+        _begin(run, count)
+        yield
+    finally:  # also where an interrupt came in between
+        _end(run)
+
+
+def _begin(run: object, count: int) -> None:
     with _LOCK:
         if not _asked:
             _before[:] = [lib.num_threads for lib in _libraries()]
-        _asked.append(count)
+        _asked[run] = count
         _set([count] * len(_before))
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _asked.remove(count)
-            _set([_asked[-1]] * len(_before) if _asked else _before)
+
+
+def _end(run: object) -> None:
+    with _LOCK:
+        if _asked.pop(run, None) is not None:
+            _set([next(reversed(_asked.values()))] * len(_before) if _asked else _before)
 
 
 def _set(counts: list[int]) -> None:

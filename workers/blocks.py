@@ -128,7 +128,8 @@ class _Body:
         threads finish together."""
         count = -(-math.prod(self.space) // BLOCK_ELEMENTS)
         count += count % 2 if count > 1 else 0
-        return max(-(-self.rows // max(count, 1)), 1)
+        rows: int = -(-self.rows // max(count, 1))
+        return max(rows, 1)
 
     def _call(self, i: int, step: Step) -> tuple[Callable[..., Any], list[tuple[str, int]]]:
         inputs = [self._operand(step, v) for v in step.inputs]
@@ -220,7 +221,11 @@ def picker(places: Sequence[int]) -> Callable[[Any], Any]:
     """What takes these places of a list as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
-    return (lambda values, only=places[0]: (values[only],)) if places else (lambda values: ())
+    return partial(_only, places[0])
+
+
+def _only(place: int, values: Sequence[Any]) -> tuple[Any]:
+    return (values[place],)
 
 
 _LOCAL = threading.local()

@@ -10,9 +10,10 @@ import hashlib
 import json
 import os
 import platform
+import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,23 @@ from typing import Any
 import numpy as np
 
 from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
-from distgrad.workers.kernels import KERNELS
+from distgrad.scheduler.cutting import BLOCK
+from distgrad.workers.crew import crew
+from distgrad.workers.kernels.products import product
+from distgrad.workers.kernels.sharing import shared
 
 #: Of the files. A change of what a rate means is a new number, and the old files are measured again.
-FORMAT = 1
+FORMAT = 2
 #: How long a calibration may take, more or less.
 SECONDS = 4.0
 #: A product at full speed that is over in a few milliseconds: longer ones seldom have all cpus for themselves.
 LARGE = 512, 512, 512
-#: Where further threads gain less than this, it is not BLAS that was measured but what else runs on the machine.
+#: A product that threads share: each has as much of it as lasts a few milliseconds.
+SHARED = 1024, 512, 512
+#: Where further threads gain less than this, it is not they that were measured but what else runs on the machine.
 BUSY = 0.1
+#: Memory that is larger is given back to the system at once, and new when it is asked for again.
+FRESH_BYTES = 64 << 20
 
 Progress = Callable[[str], None]
 
@@ -172,28 +180,31 @@ def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = 
         rates |= _elements(each)
         tell("measuring overheads")
         rates |= _overheads(each)
-    if threads > 1:
-        tell(f"measuring matrix products on {threads} threads")
-        with threadpool_limits(threads, user_api="blas"):
-            gained = (_product_rate(*LARGE, np.float32, 3 * each) / rates["gemm_flops"] - 1) / (threads - 1)
-        if gained > BUSY:
-            rates["gemm_parallel"] = min(gained, 1.0)
-        else:
-            tell("other programs keep the cpus busy: what further threads gain is not measured but assumed")
+        if threads > 1:
+            tell(f"measuring what {threads} threads do together")
+            gained = _gained(threads, rates["gemm_flops"], each)
+            if gained > BUSY:
+                rates |= {"gemm_parallel": min(gained, 1.0), "spread_seconds": _handing_over(threads, each)}
+            else:
+                tell("other programs keep the cpus busy: what further threads gain is not measured but assumed")
     return read_machine(rates, Machine(), "calibration")
 
 
-def best(run: Callable[[], object], seconds: float, least: int = 3) -> float:
-    """The shortest of repeated runs, after one that is not counted."""
+def best(run: Callable[[], object], seconds: float) -> float:
+    """The shortest of repeated runs."""
+    return min(times(run, seconds))
+
+
+def times(run: Callable[[], object], seconds: float, least: int = 3) -> list[float]:
+    """Of repeated runs, after one that is not counted."""
     run()
-    shortest = float("inf")
+    found: list[float] = []
     end = time.perf_counter() + seconds
-    while least > 0 or time.perf_counter() < end:
+    while len(found) < least or time.perf_counter() < end:
         start = time.perf_counter()
         run()
-        shortest = min(shortest, time.perf_counter() - start)
-        least -= 1
-    return shortest
+        found.append(time.perf_counter() - start)
+    return found
 
 
 def _products(each: float) -> dict[str, float]:
@@ -227,6 +238,9 @@ def _memory(threads: int, each: float) -> dict[str, float]:
     with ThreadPoolExecutor(threads) as pool:
         together = best(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts)), each)
     rates["memory_bandwidth"] = max(2 * far.nbytes / together, rates["memory_bandwidth_one"])
+    kept = np.ones(FRESH_BYTES, np.uint8)
+    cleared = best(lambda: np.empty(FRESH_BYTES, np.uint8).fill(1), each) - best(lambda: kept.fill(1), each / 4)
+    rates["fresh_bandwidth"] = FRESH_BYTES / max(cleared, 1e-6)
     return rates
 
 
@@ -241,34 +255,62 @@ def _cache_bytes() -> float:
 
 
 def _elements(each: float) -> dict[str, float]:
-    """Elements per second in cache, beyond what the call itself takes."""
-    n = 1 << 15
+    """Elements per second in blocks of the size that groups have, beyond what the call itself takes."""
+    n = BLOCK
     rng = np.random.default_rng(0)
     x, y, out = rng.random(n, np.float32), rng.random(n, np.float32), np.empty(n, np.float32)
-    rows, sums = x.reshape(-1, 8), np.empty(n // 8, np.float32)
+    rows, sums = x[: 1 << 15].reshape(-1, 8), np.empty(1 << 12, np.float32)
     call = best(lambda: np.multiply(x[:1], y[:1], out=out[:1]), each / 4)
 
-    def rate(run: Callable[[], object]) -> float:
-        return n / max(best(run, each) - call, 1e-9)
+    def rate(count: int, run: Callable[[], object]) -> float:
+        return count / max(best(run, each) - call, 1e-9)
 
     return {
-        "elementwise": rate(lambda: np.multiply(x, y, out=out)),
-        "transcendental": rate(lambda: np.exp(x, out=out)),
-        "irregular": rate(lambda: np.add.reduce(rows, axis=1, out=sums)) / 8,
+        "elementwise": rate(n, lambda: np.multiply(x, y, out=out)),
+        "transcendental": rate(n, lambda: np.exp(x, out=out)),
+        "irregular": rate(len(rows), lambda: np.add.reduce(rows, axis=1, out=sums)),
     }
 
 
 def _overheads(each: float) -> dict[str, float]:
-    """What a kernel call on a few elements takes, and a round trip to another thread."""
+    """What a call on a few elements takes, and a round trip to another thread."""
     from concurrent.futures import ThreadPoolExecutor
 
-    x, y = np.ones(16, np.float32), np.ones(16, np.float32)
-    multiply, calls = KERNELS["Mul"], 200
+    x, y, out = (np.ones(16, np.float32) for _ in range(3))
+    calls = 200
 
     def kernels() -> None:
         for _ in range(calls):
-            multiply(np, x, y)
+            np.multiply(x, y, out)
 
     with ThreadPoolExecutor(1) as pool:
         trip = best(lambda: pool.submit(int).result(), each)
-    return {"kernel_seconds": best(kernels, each) / calls, "spread_seconds": trip, "task_seconds": trip}
+    return {"kernel_seconds": best(kernels, each) / calls, "task_seconds": trip}
+
+
+# -- threads together: as they usually do, not as they do at best ------------------------------------------------
+
+
+def _gained(threads: int, alone: float, each: float) -> float:
+    """What each further thread adds to a product that all share, as a share of the first."""
+    m, k, n = SHARED
+    a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
+    with shared(threads, crew(threads).each):
+        seconds = statistics.median(times(lambda: product(a, b, out), 3 * each))
+    return (2.0 * m * k * n / seconds / alone - 1) / (threads - 1)
+
+
+def _handing_over(threads: int, each: float) -> float:
+    """How much longer a call takes where threads work together, beyond their share of the elements."""
+    calls, blocks = 8, 4 * threads
+    arrays = [[np.ones(BLOCK, np.float32) for _ in range(3)] for _ in range(blocks)]
+
+    def work(numbers: Iterator[int]) -> None:
+        for i in numbers:
+            x, y, out = arrays[i]
+            for _ in range(calls):
+                np.multiply(x, y, out)
+
+    alone = best(lambda: work(iter(range(blocks))), each)
+    together = statistics.median(times(lambda: crew(threads).each(blocks, work), each))
+    return max(together - alone / threads, 0.0) / (blocks * calls)

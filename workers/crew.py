@@ -37,13 +37,11 @@ class Crew:
 
     def each(self, count: int, work: Work) -> None:
         """Run the blocks 0 to count - 1; alone where there is one block or thread, or where the crew is at work."""
-        if self.size == 1 or count == 1 or not self._busy.acquire(blocking=False):
+        if self.size == 1 or count == 1 or self._busy.locked():
             work(iter(range(count)))
             return
-        try:
+        with self._busy:  # of two that come at the same moment one waits
             self._together(count, work)
-        finally:
-            self._busy.release()
 
     def _together(self, count: int, work: Work) -> None:
         helpers = min(self.size, count) - 1

@@ -27,6 +27,9 @@ from distgrad.workers.watch import Watch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+#: The slots as a run finds them, and the code on them where there is some.
+Bound = tuple[list[Any], list[Chunk] | None]
+
 _NOTHING = nullcontext()
 
 
@@ -55,8 +58,8 @@ class Tape:
         self._given = [made.slots[v] for v in reads]
         self._leaving = [made.slots[v] for v in gives]
         self._count = made.count
-        before = (*made.fixed, *made.places)
-        static = [*(item[0] for item in before), *(view.out for view in made.views)]
+        static = [slot for slot, _ in made.fixed]
+        static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
         self._straight = Straight(self.calls, static) if len(self.calls) <= LONGEST else None
 
     def run(self, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
@@ -75,15 +78,14 @@ class Tape:
         return leaving
 
     def _play(self, slots: list[Any], watch: Watch | None) -> None:
-        calls = iter(self.calls)
+        step = None
         try:
-            for run, args, out, step in calls:
+            for run, args, out, step in self.calls:
                 if watch is not None:
                     watch.before(step)
                 slots[out] = run(*[slots[i] for i in args])
         except Exception as e:
-            done = len(self.calls) - calls.__length_hint__()
-            raise StepFailed(self.calls[done - 1].step) from e
+            raise StepFailed(step) from e
 
     def _play_straight(self, slots: list[Any], chunks: Sequence[Chunk]) -> None:
         done = 0
@@ -94,9 +96,9 @@ class Tape:
         except Exception as e:
             raise StepFailed(self.calls[done + failed_at(e.__traceback__)].step) from e
 
-    def _bound(self, arena: Arena) -> tuple[list[Any], list[Chunk] | None]:
+    def _bound(self, arena: Arena) -> Bound:
         """The slots as a run finds them: constants, places of the arena, and views of both; and the code on them."""
-        bound: tuple[list[Any], list[Chunk] | None] | None = arena.bound.get(self)
+        bound: Bound | None = arena.bound.get(self)
         if bound is None:
             arena.reserve(self.nbytes)
             slots: list[Any] = [None] * self._count

@@ -66,8 +66,8 @@ def attention(works: Works, i: int) -> None:
     attrs = {"transposed": scores.transposed, "causal": scores.causal, "scale": scores.scale}
     inputs, sums = (scores.q, scores.k, v), works.new_value()
     if back:
-        step = works.at[back.first].step
-        work = Work("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, attrs, step)
+        step, more = works.at[back.first].step, {**attrs, "turned": back.turned}
+        work = Work("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, more, step)
         works.replace(places, back.first, work)
     works.replace(forward, product, Work("Attention", inputs, (out, sums), attrs, softmax.step))
 
@@ -124,6 +124,7 @@ class _Back(NamedTuple):
 
     g: int
     outputs: tuple[int, int, int]
+    turned: bool  # the gradient of k has its columns as rows
     first: int
     steps: tuple[int, ...]
 
@@ -146,16 +147,13 @@ def _attention_grad(works: Works, scores: _Scores, weights: int, v: int) -> _Bac
         if i is None or works.at[i].type != "Mul" or _scaled(works, works.at[i]) != (ds, scores.scale):
             return None
         ds, steps = works.at[i].outputs[0], [*steps, i]
-    products = [
-        _product(works, ds, scores.k, False, scores.transposed),
-        _product(works, *((scores.q, ds) if scores.transposed else (ds, scores.q)), True, False),
-        _product(works, weights, g, True, False),
-    ]
-    if None in products or len(set(products)) < 3:
+    of_q, of_v = _product(works, ds, scores.k, False, scores.transposed), _product(works, weights, g, True, False)
+    turned = _product(works, scores.q, ds, True, False)
+    of_k = _product(works, ds, scores.q, True, False) if turned is None else turned
+    if of_q is None or of_k is None or of_v is None:
         return None
-    found = [i for i in products if i is not None]
-    dq, dk, dv = (works.at[i].outputs[0] for i in found)
-    return _Back(g, (dq, dk, dv), min(dweights, found[2]), (*steps, *found))
+    dq, dk, dv = (works.at[i].outputs[0] for i in (of_q, of_k, of_v))
+    return _Back(g, (dq, dk, dv), turned is not None, min(dweights, of_v), (*steps, of_q, of_k, of_v))
 
 
 def _product(works: Works, a: int, b: int, transpose_a: bool, transpose_b: bool) -> int | None:

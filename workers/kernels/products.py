@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.types import broadcast_shapes
 from distgrad.workers.kernels.sharing import each, threads
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -26,7 +27,7 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     count = threads()
     if count == 1 or a.dtype.kind not in "fc":
         return np.matmul(a, b, out=out)
-    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
     shape = (*batch, a.shape[-2], b.shape[-1])
     if 2 * math.prod(shape) * a.shape[-1] < 2 * PIECE_FLOPS:
         return np.matmul(a, b, out=out)

@@ -33,14 +33,14 @@ def attention(xp: Any, q: Any, k: Any, v: Any, *, transposed: bool, causal: bool
 
 
 def attention_grad(
-    xp: Any, g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *, transposed: bool, causal: bool, scale: float
+    xp: Any, g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *, transposed: bool, turned: bool, **attrs: Any
 ) -> Any:
     import torch
 
     g, q, k, v = _rows(g), _rows(q), _rows(k.mT if transposed else k), _rows(v)
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    dq, dk, dv = backward(g, q, k, v, out, sums, 0.0, causal, scale=scale)
-    return dq, dk.mT if transposed else dk, dv
+    dq, dk, dv = backward(g, q, k, v, out, sums, 0.0, attrs["causal"], scale=attrs["scale"])
+    return dq, dk.mT if turned else dk, dv
 
 
 # -- normalisation, losses, convolution --------------------------------------------------------------------------
