@@ -48,7 +48,7 @@ class Machine:
     cache_bandwidth: float = 5e10
     #: Bytes per second of memory that is touched for the first time: the system has to find and clear it.
     fresh_bandwidth: float = 6e9
-    #: Elements per second of float32, block by block: of cheap functions (add, multiply, compare); of exp, log and such.
+    #: Elements per second of float32, block by block: of cheap functions (add, multiply, compare); of exp and such.
     elementwise: float = 5e9
     transcendental: float = 7.5e8
     #: Places per second that are visited one by one: the starts of short rows, and all that is gathered or drawn.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,14 @@ import distgrad as dg
 from distgrad import nest
 from distgrad.errors import here
 from distgrad.registry import OPS
-from distgrad.scheduler import Program, Step, lower
+from distgrad.scheduler import Options, Program, Step, local_cluster, lower
 from distgrad.scheduler.cluster import Machine
-from distgrad.scheduler.cost import BLOCK, Cost, CostModel, explain_cost, step_cost
+from distgrad.scheduler.cost import Cost, CostModel, explain_cost, step_cost
+from distgrad.scheduler.cutting import BLOCK
+from distgrad.scheduler.fuse import fuse
+from distgrad.scheduler.prices import needs_of, prices
 from distgrad.scheduler.program import FUSED
-from distgrad.scheduler.work import nothing, plain
+from distgrad.scheduler.work import Work, nothing, plain
 from distgrad.scheduler.work_table import READ, WORK
 from distgrad.types import Spec
 
@@ -132,28 +136,45 @@ def test_einsum_is_the_product_that_its_labels_say() -> None:
     assert cost.flops == 2 * 8 * 4 * 128 * 64 * 100
 
 
-def test_a_convolution_is_a_product_and_the_traffic_of_its_windows() -> None:
-    cost = last(lambda x, w: dg.nn.conv2d(x, w, padding="SAME"), (8, 32, 32, 16), (3, 3, 16, 32))
-    assert cost.flops == 2 * 8 * 32 * 32 * 9 * 16 * 32
-    assert cost.bytes > 8 * 32 * 32 * 9 * 16 * 4
+def convolutions(size: int, channels: int, made: int) -> dict[str, Work]:
+    """The work of a convolution of eight images of 32 x 32, and of its gradients, by op type."""
+    with dg.Graph():
+        x, w = dg.placeholder((8, 32, 32, channels), F32), dg.placeholder((size, size, channels, made), F32)
+        y = dg.nn.conv2d(x, w, padding="SAME")
+        found = lower([y, *dg.gradients(y, [x, w])], [x, w])
+    model = CostModel(MACHINE)
+    return {s.type: model.work(s, found.types) for s in found.steps if s.type.startswith("Conv2D")}
+
+
+def test_a_convolution_is_a_product_and_copies_of_its_windows() -> None:
+    work = convolutions(5, 16, 32)["Conv2D"]
+    assert [p.flops for p in work.products] == [2 * 8 * 32 * 32 * 25 * 16 * 32]
+    assert work.cheap > 8 * 32 * 32 * 25 * 16
 
 
 def test_the_gradients_of_a_convolution_have_its_flops() -> None:
-    with dg.Graph():
-        x, w = dg.placeholder((8, 32, 32, 16), F32), dg.placeholder((3, 3, 16, 32), F32)
-        y = dg.nn.conv2d(x, w, padding="SAME")
-        made = lower([y, *dg.gradients(y, [x, w])], [x, w])
-    model = CostModel(MACHINE)
-    flops = [model.cost(s, made.types).flops for s in made.steps if s.type.startswith("Conv2D")]
-    assert len(flops) == 3
-    assert len(set(flops)) == 1
+    works = convolutions(5, 16, 32)
+    assert len(works) == 3
+    assert len({work.products for work in works.values()}) == 1
+
+
+def test_windows_of_three_by_three_over_many_channels_save_products() -> None:
+    for work in convolutions(3, 64, 64).values():
+        assert [p.flops for p in work.products] == [2 * 8 * 32 * 32 * 9 * 64 * 64 * 16 / 36]
+
+
+def test_threads_share_the_blocks_of_a_convolution() -> None:
+    work = convolutions(3, 64, 64)["Conv2D"]
+    alone, shared = (CostModel(MACHINE, cpus).terms(work) for cpus in (1, 4))
+    assert shared.elements == pytest.approx(alone.elements / 4)
+    assert shared.seconds < alone.seconds / 2
 
 
 def test_more_cpus_make_a_large_product_faster_and_a_tiny_one_not() -> None:
     def cost(n: int, cpus: int) -> float:
         return last(lambda a, b: a @ b, (n, n), (n, n), cpus=cpus).seconds
 
-    assert cost(1024, 4) < cost(1024, 1) / 3
+    assert cost(1024, 4) < cost(1024, 1) / 2.5
     assert cost(16, 4) == pytest.approx(cost(16, 1), rel=0.1)
 
 
@@ -230,7 +251,8 @@ def group(n: int, cpus: int = 1) -> Cost:
     body = tuple(s for s in made.steps if s.inputs)
     inside = {v for s in body for v in s.outputs}
     inputs = tuple(dict.fromkeys(v for s in body for v in s.inputs if v not in inside))
-    fused = Step(FUSED, inputs, made.fetches, {}, (), here(), "chain", None, body)
+    attrs = {"space": (n // 1000, 1000), "split": 2}
+    fused = Step(FUSED, inputs, made.fetches, attrs, (), here(), "chain", None, body)
     return step_cost(fused, made.types, MACHINE, cpus)
 
 
@@ -244,12 +266,27 @@ def test_a_group_costs_less_than_its_steps_alone() -> None:
 
 
 def test_a_large_group_is_spread_over_the_cpus() -> None:
-    assert group(16_000_000, cpus=4).seconds < group(16_000_000).seconds / 3
+    assert group(16_000_000, cpus=4).seconds < group(16_000_000).seconds / 2.5
+
+
+def test_threads_do_not_share_the_calls_of_a_group() -> None:
+    slow = replace(MACHINE, spread_seconds=1.0)
+    made = program(chain, (4000, 1000))
+    (fused,) = [s for s in fuse(made).steps if s.body]
+    assert step_cost(fused, made.types, slow, cpus=4).seconds == pytest.approx(32 * 5, rel=0.01)
 
 
 def test_a_group_of_one_block_stays_on_one_thread() -> None:
     n = BLOCK // 1000 * 1000
     assert group(n, cpus=4) == group(n)
+
+
+def test_results_that_leave_cost_the_memory_that_they_are_the_first_to_touch() -> None:
+    cluster = local_cluster(1, 1 << 30)
+    made = program(dg.tanh, (1000, 1000))
+    (price,) = prices(made, cluster, needs_of(made, cluster, Options()))
+    fresh = 4e6 / cluster.machine.fresh_bandwidth
+    assert price.seconds == pytest.approx(step_cost(made.steps[0], made.types, cluster.machine).seconds + fresh)
 
 
 # -- the model itself --------------------------------------------------------------------------------------------

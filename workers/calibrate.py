@@ -20,11 +20,15 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.errors import UNKNOWN
 from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
 from distgrad.scheduler.cutting import BLOCK
+from distgrad.scheduler.program import Step
+from distgrad.types import Spec
 from distgrad.workers.crew import crew
 from distgrad.workers.kernels.products import product
 from distgrad.workers.kernels.sharing import shared
+from distgrad.workers.tape import Tape
 
 #: Of the files. A change of what a rate means is a new number, and the old files are measured again.
 FORMAT = 2
@@ -273,19 +277,15 @@ def _elements(each: float) -> dict[str, float]:
 
 
 def _overheads(each: float) -> dict[str, float]:
-    """What a call on a few elements takes, and a round trip to another thread."""
+    """What a step on a few elements takes in a task of many, and a round trip to another thread."""
     from concurrent.futures import ThreadPoolExecutor
 
-    x, y, out = (np.ones(16, np.float32) for _ in range(3))
-    calls = 200
-
-    def kernels() -> None:
-        for _ in range(calls):
-            np.multiply(x, y, out)
-
+    count, x = 1000, np.ones(16, np.float32)
+    steps = [Step("Mul", (i, i + 1), (i + 2,), {}, (), UNKNOWN, "calibration") for i in range(count)]
+    tape = Tape(steps, [Spec(x.shape, x.dtype)] * (count + 2), (0, 1), (count + 1,), crew(1))
     with ThreadPoolExecutor(1) as pool:
         trip = best(lambda: pool.submit(int).result(), each)
-    return {"kernel_seconds": best(kernels, each) / calls, "task_seconds": trip}
+    return {"kernel_seconds": best(lambda: tape.run([x, x]), each) / count, "task_seconds": trip}
 
 
 # -- threads together: as they usually do, not as they do at best ------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 
 from distgrad.graph import outside
 from distgrad.registry import OPS, OpDef
+from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.kernels import KERNELS
@@ -80,12 +81,18 @@ def apply(
                 made = definition.kernel(*[_read_only(x) for x in inputs], **attrs)
         else:
             made = KERNELS[definition.type](np, *inputs, **attrs)
-    outputs = [np.asarray(x, order="C") for x in (made if isinstance(made, tuple | list) else (made,))]
+    outputs = [_laid_out(definition.type, x) for x in (made if isinstance(made, tuple | list) else (made,))]
     if [(x.shape, x.dtype) for x in outputs] != list(specs):
         got = ", ".join(str(Spec(x.shape, x.dtype)) for x in outputs)
         want = ", ".join(str(Spec(*spec)) for spec in specs)
         raise TypeError(f"the kernel of {definition.type} made ({got}) where its shape rule says ({want})")
     return outputs
+
+
+def _laid_out(op_type: str, x: Any) -> Array:
+    """Results lie in memory row by row, as every executor lays them out: the order of a later sum depends on it. Views
+    keep their order: a product with a transposed matrix is that of BLAS with its flag."""
+    return np.asarray(x) if op_type in VIEWS else np.asarray(x, order="C")
 
 
 def _read_only(x: Array) -> Array:

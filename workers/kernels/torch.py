@@ -166,14 +166,51 @@ def relu_grad(xp: Any, g: Any, y: Any) -> Any:
 def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
     import torch
 
-    return torch.ops.aten.gelu(x, approximate="tanh" if approximate else "none")
+    if not approximate or not _in_blocks(x):
+        return torch.ops.aten.gelu(x, approximate="tanh" if approximate else "none")
+    made = torch.empty_like(x)
+    for part, out in zip(x.view(-1).split(_BLOCK), made.view(-1).split(_BLOCK), strict=True):
+        _gate(part, part.square(), out).mul_(part)
+    return made
 
 
 @kernel("GeluGrad", backend="torch")
-def gelu_grad(xp: Any, g: Any, x: Any, *, approximate: bool) -> Any:
+def gelu_grad(xp: Any, g: Any, x: Any, *, approximate: bool, out: Any = None) -> Any:
+    """With `out` written there, which may be g."""
     import torch
 
-    return torch.ops.aten.gelu_backward(g, x, approximate="tanh" if approximate else "none")
+    if not approximate or not _in_blocks(g, x) or not (out is None or out.is_contiguous()):
+        kind, backward = "tanh" if approximate else "none", torch.ops.aten.gelu_backward
+        if out is None:
+            return backward(g, x, approximate=kind)
+        return backward.grad_input(g, x, approximate=kind, grad_input=out)
+    made = torch.empty_like(x) if out is None else out
+    for gs, xs, into in zip(*[each.view(-1).split(_BLOCK) for each in (g, x, made)], strict=True):
+        squares = xs.square()
+        gate = _gate(xs, squares, torch.empty_like(xs))
+        steep = torch.ops.aten.sigmoid_backward(xs, gate)  # x s (1 - s)
+        slope = squares.mul_(6 * _GELU * _CUBIC).add_(2 * _GELU)
+        torch.mul(gate.addcmul_(steep, slope), gs, out=into)
+    return made
+
+
+#: sqrt(2 / pi), and the weight of the cube beside x.
+_GELU, _CUBIC = 0.7978845608028654, 0.044715
+#: Elements that are taken through all sweeps at once: few enough to stay in the cache, many for one call.
+_BLOCK = 1 << 18
+
+
+def _in_blocks(*xs: Any) -> bool:
+    """Whether it is faster to compute tanh's gelu by way of a sigmoid, whose exponential torch has vectorised better than
+    its tanh: on a CPU."""
+    return all(x.device.type == "cpu" and x.is_contiguous() and x.dtype.is_floating_point and x.dtype.itemsize > 2 for x in xs)
+
+
+def _gate(x: Any, squares: Any, out: Any) -> Any:
+    """sigmoid(2 u) for gelu's u: (1 + tanh u) / 2, into `out`."""
+    import torch
+
+    return torch.mul(squares, 2 * _GELU * _CUBIC, out=out).add_(2 * _GELU).mul_(x).sigmoid_()
 
 
 # -- softmax and its losses --------------------------------------------------------------------------------------
