@@ -354,7 +354,12 @@ def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
 def _lifted(build: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
     """`build` as it is in a graph; outside, traced once per signature."""
     traced = Function(build, f"{what}_{short_name(f)}", defaults=False)  # negative argnums count what is given
-    return lambda *args, **kwargs: (traced if current_graph() is None else build)(*args, **kwargs)
+
+    def lifted(*args: Any, **kwargs: Any) -> Any:
+        return (traced if current_graph() is None else build)(*args, **kwargs)
+
+    lifted.plan = traced.plan  # type: ignore[attr-defined]
+    return lifted
 
 
 def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Callable[..., Any]:
@@ -363,10 +368,20 @@ def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Call
     signature = signature_of(f)
     lifted = _lifted(_named_after(build, what, f), what, f)
 
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def given(args: Any, kwargs: Any) -> tuple[Any, Any]:
         args, kwargs = bind(f"{what} of {name_of(f)}", signature, args, kwargs)
-        return lifted(*checked(what, f, args, argnums), **kwargs)
+        return checked(what, f, args, argnums), kwargs
 
+    def run(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = given(args, kwargs)
+        return lifted(*args, **kwargs)
+
+    def plan(*args: Any, **kwargs: Any) -> Any:
+        """The plan that a call with such arguments runs; see `Function.plan`."""
+        args, kwargs = given(args, kwargs)
+        return lifted.plan(*args, **kwargs)  # type: ignore[attr-defined]
+
+    run.plan = plan  # type: ignore[attr-defined]
     return _named_after(run, what, f)
 
 

@@ -155,8 +155,8 @@ class CostModel:
         cut = cut_group(step)
         moved = nbytes([types[v] for v in (*step.inputs, *step.outputs)])
         cheap, dear = sum([w.cheap for w in works]), sum([w.dear for w in works])
-        irregular, calls = sum([w.irregular for w in works]), cut.count * sum([w.calls for w in works])
-        return Work((), cheap, dear, irregular, moved, calls, cut.count if cut.shared else 1)
+        irregular, calls = sum([w.irregular for w in works]), cut.blocks * sum([w.calls for w in works])
+        return Work((), cheap, dear, irregular, moved, calls, cut.blocks if cut.shared else 1)
 
 
 def _key(step: Step, types: Sequence[Spec]) -> Any:

@@ -29,7 +29,7 @@ SUMS_BYTES = 32 << 20
 class Cut(NamedTuple):
     """So many blocks, so many rows of the space in each, and whether threads share them."""
 
-    count: int
+    blocks: int
     rows: int
     shared: bool
 

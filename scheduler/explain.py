@@ -108,7 +108,7 @@ def _steps(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
 
 def _tasks(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
     order = sorted(range(len(plan.tasks)), key=lambda k: (-plan.tasks[k].seconds, k))[:top]
-    rows = [["task", "worker", "seconds", "memory", "steps", "reads", "gives", "ops", "mostly at"]]
+    rows = [["task", "worker", "seconds", "with inputs", "steps", "reads", "gives", "ops", "mostly at"]]
     for k in sorted(order):
         task = plan.tasks[k]
         costs = [(seconds[i], plan.program.steps[i]) for i in task.steps]

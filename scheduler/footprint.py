@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from distgrad.registry import OPS
 from distgrad.scheduler.cutting import PIECE_FLOPS, convolution, cut_group
 from distgrad.scheduler.fuse import ELEMENTWISE, LOSSES, ROWWISE
 from distgrad.scheduler.memory import NEVER, Walk
@@ -20,11 +19,11 @@ from distgrad.types import Spec
 
 #: Op types that are computed into a place of the arena. All others, and users' own, make their own results.
 PLACED = ELEMENTWISE | ROWWISE | LOSSES.keys() | frozenset({
-    FUSED, "Concat", "Fill", "LogSumExp", "MatMul", "Max", "Mean", "Min", "Pad", "Reshape",
+    FUSED, "Concat", "Fill", "LogSumExp", "MatMul", "Max", "Mean", "Min", "Pad", "Polygamma", "Reshape",
     "SoftmaxCrossEntropyWithLogits", "Stack", "StridedSliceGrad", "Sum",
 })  # fmt: skip
 #: Those among them that may be computed into the place of an input.
-IN_PLACE = ELEMENTWISE | ROWWISE | {"SparseSoftmaxCrossEntropyWithLogitsGrad"}
+IN_PLACE = ELEMENTWISE | ROWWISE | {"Fill", "Polygamma", "SparseSoftmaxCrossEntropyWithLogitsGrad"}
 #: Memory of the size of their result, or of a block of it, that kernels work in: a letter for each piece. Pieces with
 #: the same letter are the same memory.
 WORKS_IN = {
@@ -83,7 +82,7 @@ class _Lives:
             for v in made:
                 if last[v] == NEVER:
                     arrays += nbytes[v]
-                elif is_placed(step.type):
+                elif step.type in PLACED:
                     arena += nbytes[v] - self._give_way(k, step, v)
                     placed[v] = nbytes[v]
                 else:
@@ -105,10 +104,6 @@ class _Lives:
             if b == u and b in self._placed and walk.last[b] == k and walk.types[u] == walk.types[v]:
                 return self._placed.pop(b)
         return 0
-
-
-def is_placed(op_type: str) -> bool:
-    return op_type in PLACED and (op_type == FUSED or OPS[op_type].kernel is None)
 
 
 def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> Sequence[int]:
@@ -133,6 +128,7 @@ class _Scratch:
         self._types = types
         self._cpus = cpus
         self._most: dict[str, int] = {}
+        self._products: set[tuple[Spec, Spec]] = set()  # that were looked at
 
     def of(self, steps: Sequence[Step]) -> int:
         """The bytes of all threads together."""
@@ -152,7 +148,7 @@ class _Scratch:
 
     def _group(self, step: Step) -> None:
         cut = cut_group(step)
-        threads = min(self._cpus, cut.count) if cut.shared else 1
+        threads = min(self._cpus, cut.blocks) if cut.shared else 1
         self._keep("blocks", scratch(step, self._types), threads)
         elements = cut.rows * math.prod(step.attrs["space"][step.attrs["split"] :])
         for inner in step.body:
@@ -174,7 +170,11 @@ class _Scratch:
         self._keep("packed", min(made.nbytes // made.blocks, PACKED_BYTES), threads)
 
     def _packed(self, step: Step) -> None:
-        a, b, out = (self._types[v] for v in (*step.inputs, *step.outputs))
+        a, b = (self._types[v] for v in step.inputs)
+        if (a, b) in self._products:
+            return
+        self._products.add((a, b))
+        out = self._types[step.outputs[0]]
         nbytes = (math.prod(a.shape[-2:]) + math.prod(b.shape[-2:])) * out.dtype.itemsize
         depth = math.prod(a.shape[-2:]) // max(out.shape[-2], 1)
         cut = math.prod(out.shape) * depth >= PIECE_FLOPS

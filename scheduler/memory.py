@@ -1,7 +1,8 @@
-"""Memory: how many bytes a run holds at its peak, found by walking the steps with what is live, before anything runs.
+"""Memory: which values live at the same time, found by walking the steps before anything runs; and what is said where a
+run would need more than it may use.
 
-Counted is what the run itself allocates: intermediates, scratch, results. Feeds, variables and constants are there
-already. A view has no bytes of its own and keeps what it looks at alive. Knows steps and types, no plans beyond theirs.
+Counted are the values that the run itself makes. Feeds, variables and constants are there already. A view has no bytes
+of its own and keeps what it looks at alive. What a task takes beyond its values is predicted by `footprint`.
 """
 
 from __future__ import annotations

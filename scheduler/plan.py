@@ -82,9 +82,10 @@ class Options:
     fan_in: int = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """What `function.plan(...)` and `Session.plan` give: all that a run needs to know, and what it should cost.
+    """What `function.plan(...)` and `Session.plan` give: all that a run needs to know, and what it should cost. Prints
+    as its explanation.
 
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) @ x).plan(numpy.ones((8, 8)))
@@ -98,6 +99,12 @@ class Plan:
     cluster: Cluster
     options: Options
     predictions: Predictions
+
+    def __repr__(self) -> str:
+        return f"<Plan of {len(self.tasks)} tasks, {len(self.program.steps)} steps, {self.predictions.seconds:.3g} s>"
+
+    def __str__(self) -> str:
+        return self.explain()
 
     @property
     def digest(self) -> str:

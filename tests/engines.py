@@ -15,6 +15,7 @@ from distgrad.registry import OPS
 from distgrad.scheduler import Program, fuse, lower, optimize
 from distgrad.workers import blas, reference
 from distgrad.workers.kernels.into import INTO
+from distgrad.workers.kernels.sharing import in_turn, shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -25,6 +26,7 @@ def tiny_blocks(elements: int = 5) -> Iterator[None]:
     with (
         patch.multiple("distgrad.scheduler.fuse", SMALL=2, LARGE=4),
         patch.multiple("distgrad.workers.blocks", BLOCK_ELEMENTS=elements, ALONE=0),
+        patch("distgrad.workers.kernels.products.PIECE_FLOPS", 1),
     ):
         yield
 
@@ -38,10 +40,10 @@ def fused(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
     return fuse(lower(fetches, feeds))
 
 
-def slowly(program: Program, feeds: Sequence[Array]) -> list[Array]:
-    """The fetched values, step by step by the reference, on one thread; every value lies in memory row by row."""
+def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Array]:
+    """The fetched values, step by step by the reference; every value lies in memory row by row."""
     values = dict(zip(program.feeds, [np.asarray(x, order="C") for x in feeds], strict=True))
-    with blas.threads(1):
+    with blas.threads(1), shared(cpus, in_turn):
         for step in program.steps:
             reference.run_steps((step,), program.types, values)
             values.update({v: np.asarray(values[v], order="C") for v in step.outputs})

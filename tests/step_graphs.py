@@ -15,7 +15,7 @@ from .random_graphs import Choose
 
 F = np.dtype("float32")
 PRODUCT = {"transpose_a": False, "transpose_b": False}
-#: A product of two such matrices takes about 35 ms on one default cpu: long enough for a task on Ray.
+#: A product of two such matrices takes about 35 ms on one cpu of `ray_cluster`: long enough for a task on Ray.
 LONG: Shape = (1024, 1024)
 #: About 20 µs.
 SHORT: Shape = (64, 64)
@@ -100,6 +100,6 @@ def random_steps(n: int, choose: Choose, span: int = 12, devices: Sequence[str |
 
 def ray_cluster(workers: int, cpus: int = 1, nodes: int = 1, **options: Any) -> Cluster:
     """Workers of a Ray cluster, spread over nodes."""
-    machine = Machine(task_seconds=2e-3)
+    machine = Machine(gemm_flops=6e10, task_seconds=2e-3)
     made = tuple([Worker(cpus, node=i % nodes, **options) for i in range(workers)])
     return Cluster(made, machine, "test", "ray")

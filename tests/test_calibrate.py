@@ -38,6 +38,21 @@ def test_measuring_gives_rates_that_a_machine_can_have() -> None:
     assert "measuring memory and cache" in said
 
 
+def test_threads_that_gain_nothing_are_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "_gained", lambda *args: 0.0)
+    said: list[str] = []
+    measured = calibrate.measure(2, SHORT, said.append)
+    assert (measured.gemm_parallel, measured.spread_seconds) == (Machine().gemm_parallel, Machine().spread_seconds)
+    assert "other programs keep the cpus busy" in said[-1]
+
+
+def test_what_threads_gain_and_what_they_lose_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate, "_gained", lambda *args: 0.5)
+    measured = calibrate.measure(2, SHORT)
+    assert measured.gemm_parallel == 0.5
+    assert measured.spread_seconds != Machine().spread_seconds
+
+
 def test_what_was_measured_is_kept_and_not_measured_again() -> None:
     first = calibrate.calibrate(seconds=SHORT)
     said: list[str] = []
@@ -96,6 +111,12 @@ def test_a_corrupt_file_is_made_again() -> None:
     with pytest.warns(RuntimeWarning, match="ignoring"):
         made = calibrate.calibrate(seconds=SHORT)
     assert machine() == made
+
+
+def test_another_format_is_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep(Machine(elementwise=3.0))
+    monkeypatch.setattr(calibrate, "FORMAT", calibrate.FORMAT + 1)
+    assert machine() == Machine()
 
 
 def test_another_number_of_threads_is_another_file() -> None:

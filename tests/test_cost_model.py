@@ -155,7 +155,7 @@ def test_a_convolution_is_a_product_and_copies_of_its_windows() -> None:
 def test_the_gradients_of_a_convolution_have_its_flops() -> None:
     works = convolutions(5, 16, 32)
     assert len(works) == 3
-    assert len({work.products for work in works.values()}) == 1
+    assert len({p.flops for work in works.values() for p in work.products}) == 1
 
 
 def test_windows_of_three_by_three_over_many_channels_save_products() -> None:
@@ -165,9 +165,9 @@ def test_windows_of_three_by_three_over_many_channels_save_products() -> None:
 
 def test_threads_share_the_blocks_of_a_convolution() -> None:
     work = convolutions(3, 64, 64)["Conv2D"]
-    alone, shared = (CostModel(MACHINE, cpus).terms(work) for cpus in (1, 4))
-    assert shared.elements == pytest.approx(alone.elements / 4)
-    assert shared.seconds < alone.seconds / 2
+    alone, shared = (CostModel(MACHINE, cpus).terms(work) for cpus in (1, 2))
+    assert shared.elements == pytest.approx(alone.elements / 2)
+    assert shared.seconds < alone.seconds / 1.5
 
 
 def test_more_cpus_make_a_large_product_faster_and_a_tiny_one_not() -> None:

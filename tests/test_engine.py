@@ -29,7 +29,7 @@ SAME_BITS = [
     {"threads": 2, "cpus_per_task": 1, "granularity": 1e-12},
     {"threads": 4, "cpus_per_task": 1, "granularity": 1e-5, "in_order": True},
 ]
-#: Two threads share every group. BLAS has two as well, so only what does without it keeps its bits.
+#: Two threads share every group, and products are cut in two.
 SHARED = {"threads": 2, "cpus_per_task": 2}
 
 
@@ -40,11 +40,16 @@ def uses_blas(program: Program) -> bool:
 def assert_same_everywhere(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor], values: Sequence[Array]) -> None:
     """The bits of the slow executor, or nearly, and the same ones however the program is cut and run."""
     program = optimized(fetches, feeds)
-    options = SAME_BITS if uses_blas(program) else [*SAME_BITS, SHARED]
-    first, *others = [dg.Session(**each).run(fetches, dict(zip(feeds, values, strict=True))) for each in options]
+    first, *others, both = [
+        dg.Session(**each).run(fetches, dict(zip(feeds, values, strict=True))) for each in (*SAME_BITS, SHARED)
+    ]
     for found in others:
         assert_bits(found, first)
-    (assert_bits if exact(program) else assert_near)(first, slowly(program, values))
+    same = assert_bits if exact(program) else assert_near
+    same(first, slowly(program, values))
+    same(both, slowly(program, values, cpus=2))
+    if not uses_blas(program):
+        assert_bits(both, first)
 
 
 def with_gradients(case: Case, xs: Sequence[dg.Tensor]) -> list[dg.Tensor]:
@@ -66,6 +71,31 @@ def test_bits_depend_neither_on_tasks_nor_on_threads(case: Case) -> None:
     with tiny_blocks(), dg.Graph():
         xs = [dg.placeholder(x.shape, x.dtype) for x in inputs]
         assert_same_everywhere(with_gradients(case, xs), xs, inputs)
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((256, 784), (784, 1024)),
+        ((1024, 256), (256, 256)),
+        ((8, 128, 64), (64, 64)),
+        ((4, 8, 96, 64), (4, 8, 64, 96)),
+        ((1, 1000), (1000, 1000)),
+        ((37, 410), (410, 530)),
+    ],
+)
+def test_large_products_have_the_bits_of_the_reference_at_the_same_cpus(a: Any, b: Any, cpus: int) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape).astype(np.float32) for shape in (a, b)]
+    with dg.Graph():
+        x, y = (dg.placeholder(shape, np.float32) for shape in (a, b))
+        fetches = [x @ y, *dg.gradients(x @ y, [x, y], x @ y)]
+        program = optimized(fetches, [x, y])
+    expected = slowly(program, arrays, cpus)
+    for options in ({}, {"granularity": 1e-12}, {"in_order": True}):
+        session = dg.Session(threads=2 * cpus, cpus_per_task=cpus, **options)
+        assert_bits(session.run(fetches, dict(zip([x, y], arrays, strict=True))), expected)
 
 
 @st.composite

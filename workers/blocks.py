@@ -221,11 +221,11 @@ def picker(places: Sequence[int]) -> Callable[[Any], Any]:
     """What takes these places of a list as a tuple."""
     if len(places) > 1:
         return itemgetter(*places)
-    return partial(_only, places[0])
+    return partial(_picked, tuple(places))  # an itemgetter of one gives the item itself
 
 
-def _only(place: int, values: Sequence[Any]) -> tuple[Any]:
-    return (values[place],)
+def _picked(places: Sequence[int], values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([values[i] for i in places])
 
 
 _LOCAL = threading.local()

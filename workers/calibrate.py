@@ -30,7 +30,7 @@ from distgrad.workers.kernels.products import product
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.tape import Tape
 
-#: Of the files. A change of what a rate means is a new number, and the old files are measured again.
+#: Of the files. A change of what a rate means is a new number, and the machine is measured again.
 FORMAT = 2
 #: How long a calibration may take, more or less.
 SECONDS = 4.0
@@ -83,8 +83,8 @@ def cache_folder() -> Path:
 
 
 def cache_file(threads: int | None = None) -> Path:
-    """Where the rates of this machine are kept."""
-    text = json.dumps(identity(threads or usable_cpus()), sort_keys=True)
+    """Where the rates of this machine are kept. Other formats have other files: two versions may share a folder."""
+    text = json.dumps({"format": FORMAT, **identity(threads or usable_cpus())}, sort_keys=True)
     return cache_folder() / f"machine-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

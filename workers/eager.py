@@ -1,7 +1,7 @@
 """A task on another array library than NumPy: step by step, with that library's kernels and its own memory.
 
-What comes in is moved to the library's device, what leaves comes back as NumPy arrays. Running is one loop over numbered
-slots; a value is let go after the last call that reads it.
+What comes in is moved to the library's device, what leaves comes back as NumPy arrays. Running is one loop over
+numbered slots; a value is let go after the last call that reads it.
 """
 
 from __future__ import annotations

@@ -12,13 +12,25 @@ from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import DType, Shape, Spec
+from distgrad.workers import blas
 from distgrad.workers.kernels import KERNELS
+from distgrad.workers.kernels.sharing import in_turn, shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array]]:
-    """The fetched values, and what the program assigned: `state` itself is never changed."""
+def run(
+    program: Program, feeds: Sequence[Array], state: Mapping[str, Array], cpus: int = 1
+) -> tuple[list[Array], dict[str, Array]]:
+    """The fetched values, and what the program assigned: `state` itself is never changed.
+
+    `cpus` are those of a task: into so many pieces large matrix products are cut, which changes their last bits.
+    """
+    with blas.threads(1), shared(cpus, in_turn):
+        return _run(program, feeds, state)
+
+
+def _run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array]]:
     values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
     values.update((v, state[key]) for key, v in program.reads)
     last = last_uses(program)

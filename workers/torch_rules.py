@@ -61,10 +61,10 @@ def attention(works: Works, i: int) -> None:
         return
     forward, back = {*scores.steps, i, product}, _attention_grad(works, scores, weights, v)
     places, grads = ({back.first, *back.steps}, back.outputs) if back else (set(), ())
-    if not works.closed(forward | places, (out, *grads)) or (back and back.first < product):
+    inputs, seen = (scores.q, scores.k, v), (back.g,) if back else ()
+    if not works.closed(forward | places, (*inputs, *seen), (out, *grads)) or (back and back.first < product):
         return
-    attrs = {"transposed": scores.transposed, "causal": scores.causal, "scale": scores.scale}
-    inputs, sums = (scores.q, scores.k, v), works.new_value()
+    attrs, sums = {"transposed": scores.transposed, "causal": scores.causal, "scale": scores.scale}, works.new_value()
     if back:
         step, more = works.at[back.first].step, {**attrs, "turned": back.turned}
         work = Work("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, more, step)
@@ -219,17 +219,20 @@ def _affine(works: Works, i: int, grads: Sequence[int]) -> bool:
     found = _affine_grad(works, grads[0], y, gamma, inner) if grads else None
     if (grads and found is None) or (found and min(found.steps) < shift):
         return False
-    if not works.closed(group | {*(found.steps if found else ())}, (out, *(found.outputs if found else ()))):
+    inputs, (g, outputs, steps) = (*norm.inputs, gamma, beta), (found.g, found.outputs, found.steps) if found else _NONE
+    if not works.closed({*group, *steps}, {*inputs, g}, {out, *outputs}):
         return False
     statistics = (works.new_value(), works.new_value())
     if found:
-        inputs = (found.g, norm.inputs[0], *statistics, gamma)
-        attrs = {"axes": axes, "wanted": found.wanted}
-        work = Work("NormGrad", inputs, found.outputs, attrs, works.at[grads[0]].step)
+        attrs, read = {"axes": axes, "wanted": found.wanted}, (found.g, *norm.inputs, *statistics, gamma)
+        work = Work("NormGrad", read, found.outputs, attrs, works.at[grads[0]].step)
         works.replace(found.steps, min(found.steps), work)
-    inputs = (norm.inputs[0], gamma, beta)
     works.replace(group, shift, Work("Norm", inputs, (out, *statistics), norm.attrs, norm.step))
     return True
+
+
+#: The g, outputs and steps of gradients that nobody asked for.
+_NONE: tuple[int, tuple[int, ...], tuple[int, ...]] = (-1, (), ())
 
 
 def _along(works: Works, work: Work, x: int, shape: Shape) -> int | None:
@@ -283,9 +286,9 @@ def conv_bias(works: Works, i: int) -> None:
     if add is None or works.at[add].type != "Add" or works.types[y].dtype.name not in _FLOATS:
         return
     bias = _along(works, works.at[add], y, works.types[y].shape[-1:])
-    if bias is not None and works.closed({i, add}, works.at[add].outputs):
-        conv = works.at[i]
-        works.replace((i,), add, Work("ConvBias", (*conv.inputs, bias), works.at[add].outputs, conv.attrs, conv.step))
+    conv, outputs = works.at[i], works.at[add].outputs
+    if bias is not None and works.closed({i, add}, (*conv.inputs, bias), outputs):
+        works.replace((i,), add, Work("ConvBias", (*conv.inputs, bias), outputs, conv.attrs, conv.step))
 
 
 def cross_entropy(works: Works, i: int) -> None:

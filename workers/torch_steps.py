@@ -83,10 +83,12 @@ class Works:
         self._next += 1
         return self._next - 1
 
-    def closed(self, group: Collection[int], outputs: Collection[int]) -> bool:
-        """Whether all that a group makes, but for these outputs, is read inside of it alone."""
+    def closed(self, group: Collection[int], inputs: Collection[int], outputs: Collection[int]) -> bool:
+        """Whether all that a group makes, but for these outputs, is read inside of it alone, and is none of the inputs
+        that it will have as one."""
         inner = [v for i in group for v in self.at[i].outputs if v not in outputs]
-        return all(v not in self.kept and all(i in group for i in self._used.get(v, ())) for v in inner)
+        alone = [all(i in group for i in self._used.get(v, ())) for v in inner]
+        return all(alone) and not any(v in self.kept or v in inputs for v in inner)
 
     def replace(self, gone: Iterable[int], at: int, work: Work) -> None:
         """Work at a place, instead of that at the places `gone`."""

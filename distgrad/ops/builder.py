@@ -102,6 +102,9 @@ def _constant_infer(*, value: Any) -> tuple[Shape, DType]:
 
 CONST = define("Const", _constant_infer)
 
+#: An array of at least so many bytes is one constant of a graph, however often it is used.
+SHARED_BYTES = 1 << 14
+
 
 def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Anything a builder accepts, as a tensor of the current graph (outside any graph: as a NumPy array)."""
@@ -119,9 +122,26 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
         from distgrad.ops.array import stack  # a family, which itself builds on this module
 
         return stack([convert(item, dtype) for item in x], name=name)
-    value = np.array(as_array(x, dtype))
+    value = as_array(x, dtype)
+    shares = value is x and value.nbytes >= SHARED_BYTES and name is None and graph is not None and not graph._control
+    return _shared_constant(graph, value) if shares else _constant(value, name)  # type: ignore[arg-type]
+
+
+def _constant(value: Any, name: str | None) -> Tensor:
+    value = np.array(value)
     value.flags.writeable = False
     return make(CONST, (), {"value": value}, name)
+
+
+def _shared_constant(graph: Graph, value: Any) -> Tensor:
+    """One constant for all uses of a large array, as long as it has not been written into since the first."""
+    known = graph.memo("constants")
+    key = id(value), graph._device
+    array, made = known.get(key, (None, None))
+    if array is not value or not np.array_equal(value, made.op.attrs["value"], equal_nan=value.dtype.kind in "fc"):
+        made = _constant(value, None)
+        known[key] = value, made  # the array too: while it is here, no other has its id
+    return made  # type: ignore[no-any-return]
 
 
 def has_tensor(x: Any) -> bool:

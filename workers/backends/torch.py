@@ -39,7 +39,7 @@ def on_cpu() -> bool:
     """Whether tensors are made in the machine's own memory."""
     import torch
 
-    return torch.get_default_device().type == "cpu"
+    return bool(torch.get_default_device().type == "cpu")
 
 
 def hand_out(extras: Extras, xs: Sequence[Any]) -> list[Array]:

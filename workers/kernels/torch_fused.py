@@ -9,7 +9,7 @@ from typing import Any
 
 from distgrad.workers.kernels.nn import check_labels
 from distgrad.workers.kernels.table import Kernel
-from distgrad.workers.kernels.torch import METHODS, gelu_grad
+from distgrad.workers.kernels.torch import METHODS
 from distgrad.workers.kernels.torch_conv import conv_bias
 
 # -- attention ---------------------------------------------------------------------------------------------------
@@ -115,7 +115,10 @@ def _relu_grad(out: Any, g: Any, y: Any) -> Any:
 
 
 def _gelu_grad(out: Any, g: Any, x: Any, *, approximate: bool) -> Any:
-    return gelu_grad(None, g, x, approximate=approximate, out=out)
+    import torch
+
+    kind = "tanh" if approximate else "none"
+    return torch.ops.aten.gelu_backward.grad_input(g, x, approximate=kind, grad_input=out)
 
 
 OVER: dict[str, Kernel] = {
