@@ -64,6 +64,7 @@ def _gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux: bool) -> 
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
+    gradient.plan = both.plan  # type: ignore[attr-defined]
     return _named_after(gradient, what, f)
 
 

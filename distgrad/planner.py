@@ -26,8 +26,10 @@ from distgrad.scheduler import (
     Plan,
     Program,
     Step,
+    constant_bytes,
     content_digest,
     fuse,
+    is_plain,
     load_cluster,
     local_cluster,
     lower,
@@ -44,6 +46,9 @@ from distgrad.workers.tape import compute
 
 #: Plans that are kept for programs that come again: a function that is traced anew, say.
 KEPT = 256
+#: Not those of programs with larger constants, which would outlive their functions; nor of programs with attributes
+#: that cannot be compared, as a function that a user gives to his own op.
+KEPT_BYTES = 1 << 20
 
 _LOCK = threading.Lock()
 _plans: OrderedDict[str, Plan] = OrderedDict()
@@ -75,6 +80,8 @@ class Planner:
         if self.settings.backend.name == "numpy":  # other libraries have kernels for groups of steps
             program = slopes(program)
         program = fuse(program)
+        if not is_plain(program) or constant_bytes(program) > KEPT_BYTES:
+            return partition(program, self.cluster, self.options)
         key = content_digest(program, self.cluster, self.options)
         with _LOCK:
             if key in _plans:

@@ -40,8 +40,9 @@ class Session:
 
     Args:
         threads: how many threads a run may use; all cores that this process may use by default.
-        cpus_per_task: threads of one task of the plan, and of BLAS; `threads` by default. With fewer, independent tasks
-            run side by side. It may change the last bits of results; nothing else here does.
+        cpus_per_task: threads of one task of the plan; `threads` by default. With fewer, independent tasks run side by
+            side. Large matrix products are cut into so many pieces, which may change their last bits; beside `backend`,
+            nothing else here does.
         memory: the bytes a run may allocate (a number, or text such as "4 GiB"). What needs more is refused before it
             runs.
         backend: the array library that computes: "numpy", or "torch" where it is installed.
@@ -188,11 +189,16 @@ class _Ready:
 
 def _owned(value: Array, taken: set[int]) -> Array:
     """A result that is the caller's alone: no view of what was fed, of a constant or a variable, or of another one."""
-    memory = id(_memory(value))
-    if memory in taken or not value.flags.writeable:
+    memory = _memory(value)
+    if id(memory) in taken or not value.flags.writeable or _wasteful(value, memory):
         return value.copy()
-    taken.add(memory)
+    taken.add(id(memory))
     return value
+
+
+def _wasteful(value: Array, memory: Any) -> bool:
+    """Whether a small result would keep a large array alive for as long as the caller has it."""
+    return isinstance(memory, np.ndarray) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
 
 
 def _memory(x: Array) -> Any:

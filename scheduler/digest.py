@@ -54,6 +54,24 @@ def program_digest(program: Program) -> str:
     return hasher.hexdigest()
 
 
+def is_plain(program: Program) -> bool:
+    """Whether the digest tells all programs like this one apart: whether all attributes are plain values."""
+    return all(_known(value) for step in program.steps for s in (step, *step.body) for value in s.attrs.values())
+
+
+def _known(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_known(item) for item in value)
+    if isinstance(value, np.ndarray):
+        return not value.dtype.hasobject
+    return type(value) in _PLAIN or isinstance(value, np.dtype | np.generic)
+
+
+def constant_bytes(program: Program) -> int:
+    """The bytes of the arrays that a program carries."""
+    return sum([step.attrs["value"].nbytes for step in program.steps if step.type == "Const"])
+
+
 def _types(types: tuple[Spec, ...]) -> list[str]:
     known: dict[Spec, str] = {}
     found = []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from distgrad.workers.kernels import KERNELS, conv_blocks, conv_numpy
 from distgrad.workers.kernels import conv_winograd as winograd
+from distgrad.workers.kernels.sharing import shared
 
 
 class Shapes(NamedTuple):
@@ -152,11 +153,8 @@ def test_neither_threads_nor_the_order_of_blocks_change_a_bit(
 ) -> None:
     monkeypatch.setattr(conv_blocks, "BLOCK_BYTES", 1 << 13)
     expected = results(TABLE[name])
-    token = conv_blocks.each.set(each)
-    try:
+    with shared(3, each):
         made = results(TABLE[name])
-    finally:
-        conv_blocks.each.reset(token)
     assert [a.tobytes() for a in made] == [b.tobytes() for b in expected]
 
 

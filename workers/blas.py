@@ -1,4 +1,7 @@
-"""How many threads the BLAS behind NumPy uses. The count changes speed and bits, so a plan says it."""
+"""How many threads the BLAS behind NumPy uses: one inside of a run, which shares products among its own threads.
+
+The count changes speed and bits, so it is not left to the environment.
+"""
 
 from __future__ import annotations
 

@@ -135,9 +135,10 @@ class _Body:
         inputs = [self._operand(step, v) for v in step.inputs]
         entry, attrs = entry_of(step, self._types), self._attrs(step)
         out_of = step.outputs[0]
-        if step.type in REDUCTIONS and 0 in step.attrs["axis"]:
-            return self._fold(step), [*inputs, ("part", len(self.folds) - 1)]
         dying = [v for v in dict.fromkeys(step.inputs) if v in self._inner and self._last[v] == i]
+        if step.type in REDUCTIONS and 0 in step.attrs["axis"]:
+            self._release(dying)
+            return self._fold(step), [*inputs, ("part", len(self.folds) - 1)]
         if entry.overlap:
             self._release(dying)
         out = self._result(out_of)

@@ -33,6 +33,9 @@ SMALL_TERM = 1 << 12
 WORTH_DROPPING = 1 << 16
 
 
+_NOTHING_YET = {"f": -0.0, "c": complex(-0.0, -0.0)}
+
+
 class Call(NamedTuple):
     """slots[out] = run(*[slots[i] for i in args]); `step` says whose work it is."""
 
@@ -132,8 +135,8 @@ class Compiler:
             self._fused(i, step)
         elif step.outputs and step.outputs[0] in self._early:
             self._copy_rest(step)
-        elif self._is_view(step):
-            self._view(step)
+        elif self._is_view(step) and self._view(step):
+            pass
         elif OPS[step.type].kernel is None and step.type in INTO and len(step.outputs) == 1:
             self._into(i, step)
         else:
@@ -174,12 +177,15 @@ class Compiler:
             return False
         return True
 
-    def _view(self, step: Step) -> None:
-        """Made once where the memory is the arena's or a constant's, else in every run."""
+    def _view(self, step: Step) -> bool:
+        """Made once where the memory is the arena's or a constant's, else in every run. Not at all where NumPy makes a
+        number of what has no axes, because that is a copy."""
         kernel = partial(KERNELS[step.type], np, **step.attrs)
         static = all(v in self._static for v in step.inputs)
         calls = self.views if static else self.calls
         seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
+        if isinstance(seen, np.generic):
+            return False
         args = tuple([self.slots[v] for v in step.inputs])
         if isinstance(seen, tuple):
             whole = self._new_slot()
@@ -197,6 +203,7 @@ class Compiler:
                 self._strides[v] = x.strides
             if static:
                 self._static.add(v)
+        return True
 
     def _into(self, i: int, step: Step) -> None:
         entry, (v,) = entry_of(step, self._types), step.outputs
@@ -210,29 +217,29 @@ class Compiler:
             assert entry.function is not None
             self._call(_Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
 
-    def _rows(self, steps: Sequence[Step]) -> dict[int, tuple[int, int]]:
+    def _rows(self, steps: Sequence[Step]) -> dict[int, tuple[Step, int]]:
         """Small terms of one sum that lie one behind the other: for each the sum, and which of its terms it is."""
         placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and s.type in INTO and s.type not in VIEWS}
-        found: dict[int, tuple[int, int]] = {}
+        found: dict[int, tuple[Step, int]] = {}
         for step in steps:
             nbytes = self._nbytes(step.outputs[0]) if step.type == "AddN" and len(step.inputs) > 3 else 0
             if not 0 < nbytes <= SMALL_TERM or nbytes % ALIGN or len(set(step.inputs)) < len(step.inputs):
                 continue
             if all(v in placed and v not in found and self._last[v] < self._end for v in step.inputs):
-                found.update({v: (step.outputs[0], k) for k, v in enumerate(step.inputs)})
+                found.update({v: (step, k) for k, v in enumerate(step.inputs)})
         return found
 
-    def _row_of(self, v: int, total: int, k: int) -> int:
-        if total not in self._tables:
-            count = sum(home == total for home, _ in self._homes.values())
-            self._tables[total] = self.layout.take(count * self._nbytes(v))
-        return self._tables[total] + k * self._nbytes(v)
+    def _row_of(self, v: int, total: Step, k: int) -> int:
+        (home,) = total.outputs
+        if home not in self._tables:
+            self._tables[home] = self.layout.take(len(total.inputs) * self._nbytes(v))
+        return self._tables[home] + k * self._nbytes(v)
 
     def _sum_rows(self, i: int, step: Step) -> None:
         """The sum of terms that lie one behind the other: NumPy adds row after row, as one addition after another."""
         (v,) = step.outputs
         spec, table = self._types[v], self._new_slot()
-        self.places.append(Place(table, self._tables[v], Spec((len(step.inputs), *spec.shape), spec.dtype)))
+        self.places.append(Place(table, self._tables[v], Spec((len(step.inputs), math.prod(spec.shape)), spec.dtype)))
         out = self._out(i, step, v, ())
         self.calls.append(Call(_add_up, (table, out), out, step))
 
@@ -240,7 +247,7 @@ class Compiler:
         """A sum of several is one addition after another."""
         first, second, *others = step.inputs
         (v,) = step.outputs
-        if first in self._homes and self._homes[first][0] == v:
+        if first in self._homes and self._homes[first][0] is step:
             self._sum_rows(i, step)
             return
         out = self._out(i, step, v, [u for u in (first, second) if u not in others])
@@ -334,7 +341,8 @@ class _Kernel:
         self._run = partial(KERNELS[step.type], np, **step.attrs) if OPS[step.type].kernel is None else self._user_op
 
     def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
-        return tuple(reference.apply(OPS[self._type], inputs, self._attrs, self._specs))
+        """Copies: a kernel may give an array that it keeps."""
+        return tuple([x.copy() for x in reference.apply(OPS[self._type], inputs, self._attrs, self._specs)])
 
     def __call__(self, *inputs: Array) -> Any:
         made = self._run(*inputs)
@@ -376,7 +384,8 @@ def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> list[int]:
 
 
 def _add_up(table: Array, out: Array) -> Array:
-    np.add.reduce(table, axis=0, out=out)
+    """From -0.0, which changes no term; NumPy itself would begin with 0.0."""
+    np.add.reduce(table, axis=0, out=out.reshape(-1), initial=_NOTHING_YET.get(table.dtype.kind, 0))
     return out
 
 

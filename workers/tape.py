@@ -124,7 +124,7 @@ class StepFailed(Exception):
 def compute(
     definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any], specs: Sequence[tuple[Shape, DType]]
 ) -> list[Array]:
-    """One op at once, with the bits that a tape gives."""
+    """One op at once, with the bits that it has as a step of a tape that is not fused."""
     entry = INTO.get(definition.type) if definition.kernel is None else None
     if entry is None or entry.exact:
         return reference.apply(definition, inputs, attrs, specs)

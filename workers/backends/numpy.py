@@ -38,7 +38,7 @@ class NumpyExtras(Extras):
         return x.astype(dtype)
 
     def get(self, x: Any, key: Sequence[Any]) -> Any:
-        return x[key]
+        return x[(*key, ...)]  # an array that sees x also where every axis has its integer
 
     def put(self, out: Any, key: Sequence[Any], values: Any) -> Any:
         out[key] = values
