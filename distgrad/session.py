@@ -45,7 +45,8 @@ class Session:
             nothing else here does.
         memory: the bytes a run may allocate (a number, or text such as "4 GiB"). What needs more is refused before it
             runs.
-        backend: the array library that computes: "numpy", or "torch" where it is installed.
+        backend: the array library that computes: "numpy", or "torch" where it is installed. Torch's fused kernels stand
+            for groups of steps inside of a task, so there the last bits may depend on how the plan is cut.
         check_numerics: raise NumericsError where a result or an assigned value has a NaN or an Inf that an op made, or
             the NaN of a feed or a variable; the error names the op in which it began. An Inf that is written down (a
             mask of -inf) is no error, nor is what is masked before it reaches a result.

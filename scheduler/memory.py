@@ -193,7 +193,9 @@ def named(program: Program, top: Sequence[Live]) -> list[str]:
 
 def _remedies(program: Program, top: Sequence[Live]) -> list[str]:
     """What helps with these: only what applies is said."""
-    found = ["wrap the part that makes them in recompute_grad", "a smaller batch, or more shards"]
+    found = ["a smaller batch"]
+    if any("gradients/" in step.name for step in program.steps):
+        found.append("wrapping the part that makes them in recompute_grad")
     if any(program.types[v].dtype.name in ("float64", "complex128") for v, _ in top):
         found.append("float32 instead of float64")
     if any(v in program.wanted for v, _ in top):

@@ -53,7 +53,8 @@ def _strict() -> Backend:
 def _torch() -> Backend:
     import array_api_compat.torch as xp
 
-    from distgrad.workers.backends.torch import TorchExtras, keep_freed_memory
+    from distgrad.workers.arena import keep_freed_memory
+    from distgrad.workers.backends.torch import TorchExtras
 
     keep_freed_memory()
     return Backend("torch", xp, TorchExtras(xp))

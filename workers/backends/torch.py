@@ -11,8 +11,6 @@ from distgrad.workers.backends.extras import Array, Extras
 
 #: Dtypes that the two sides do not share travel as their bits.
 _SHARED = {"bfloat16": "int16"}
-#: From glibc's malloc.h.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 class _Readable:
@@ -22,17 +20,6 @@ class _Readable:
         self.x = x  # keeps the memory
         interface = dict(x.__array_interface__)
         self.__array_interface__ = {**interface, "data": (interface["data"][0], False)}
-
-
-def keep_freed_memory() -> None:
-    """Have glibc's malloc keep what torch frees on the CPU: to get it back from the system page by page costs a step of
-    a small model a twentieth of its time. Elsewhere there is nothing to set."""
-    import ctypes
-
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is not None:
-        set_option(_TRIM_THRESHOLD, 1 << 30)
-        set_option(_MMAP_THRESHOLD, 32 << 20)  # the most that malloc takes
 
 
 def on_cpu() -> bool:
