@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 ALIGN = 64
+#: Larger arrays go back to the system when they are freed.
+MODERATE = 8 << 20
 #: Their numbers in glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 #: Arenas that wait for the next run are kept up to so many: one per run that goes on at the same time.
@@ -112,7 +114,7 @@ ARENAS = Arenas()
 
 @cache
 def keep_freed_memory() -> None:
-    """Have glibc's malloc keep what is freed, up to 256 MiB. Elsewhere there is nothing to set.
+    """Have glibc's malloc keep what is freed of moderate size, up to 256 MiB. Elsewhere there is nothing to set.
 
     Results are made anew in every run, and to get their memory back from the system page by page costs a step of a
     small model a tenth of its time.
@@ -120,4 +122,4 @@ def keep_freed_memory() -> None:
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
         set_option(_TRIM_THRESHOLD, 256 << 20)
-        set_option(_MMAP_THRESHOLD, 32 << 20)  # the most that malloc takes
+        set_option(_MMAP_THRESHOLD, MODERATE)
