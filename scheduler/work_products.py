@@ -15,9 +15,9 @@ VECTOR_DIM = 4
 #: Copying a run of channels costs this share of a place visited alone.
 RUN = 0.45
 #: Sweeps over the cells of tiles that are taken apart, and over those that are put together, to save products.
-TILE_SWEEPS = 3
+TILE_SWEEPS = 6
 #: Sweeps over copied windows; over those that are added to an image.
-COPY_SWEEPS, SPREAD_SWEEPS = 1.5, 4
+COPY_SWEEPS, SPREAD_SWEEPS = 3, 7
 #: Calls of array functions for one block of a convolution: of tiles; of windows.
 TILE_CALLS, WINDOW_CALLS = 26, 10
 
