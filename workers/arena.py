@@ -113,13 +113,14 @@ ARENAS = Arenas()
 
 
 @cache
-def keep_freed_memory() -> None:
-    """Have glibc's malloc keep what is freed of moderate size, up to 256 MiB. Elsewhere there is nothing to set.
+def keep_freed_memory(largest: int = MODERATE, most: int = 256 << 20) -> None:
+    """Have glibc's malloc keep what is freed: blocks up to `largest`, and `most` bytes in all. Elsewhere there is
+    nothing to set.
 
     Results are made anew in every run, and to get their memory back from the system page by page costs a step of a
     small model a tenth of its time.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:
-        set_option(_TRIM_THRESHOLD, 256 << 20)
-        set_option(_MMAP_THRESHOLD, MODERATE)
+        set_option(_TRIM_THRESHOLD, most)
+        set_option(_MMAP_THRESHOLD, largest)

@@ -56,7 +56,7 @@ def _torch() -> Backend:
     from distgrad.workers.arena import keep_freed_memory
     from distgrad.workers.backends.torch import TorchExtras
 
-    keep_freed_memory()
+    keep_freed_memory(32 << 20, 1 << 30)  # torch has no arena: all of a step comes from malloc, whose most this is
     return Backend("torch", xp, TorchExtras(xp))
 
 
