@@ -137,14 +137,17 @@ def test_a_second_caller_works_alone_while_the_crew_is_busy(four: Crew) -> None:
 
 def test_other_threads_warn_of_nothing_either(four: Crew) -> None:
     barrier = threading.Barrier(4, timeout=60)
+    settings: list[set[str]] = []
 
     def work(numbers: Iterator[int]) -> None:
         for _ in numbers:
             barrier.wait()
             np.divide(np.ones(3), np.zeros(3))
+            settings.append(set(np.geterr().values()))
 
     with np.errstate(all="ignore"):
         four.each(4, work)
+    assert settings == [{"ignore"}] * 4
 
 
 def test_a_crew_that_is_gone_leaves_no_thread() -> None:
