@@ -4,8 +4,9 @@ Build: `function`, `Graph`, `Variable`, `constant`, `placeholder`, `Defun`, `op`
 and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, `hessian`,
 `hvp`; `RegisterGradient`, `no_gradient`, `custom_gradient`, `recompute_grad`; `explain_gradient` says why one is None.
 Run: call a function, or `Session().run(fetches, feed_dict)`; `Session` says on how many threads, within which memory.
-`function.plan(...)` and `Session.plan` give the `Plan` before anything runs. `BudgetError` is a run that was refused,
-`NumericsError` a NaN or Inf that was found.
+`function.plan(...)` and `Session.plan` give the `Plan` before anything runs. `BudgetError` and `DeviceError` are
+runs that were refused, `NumericsError` is a NaN or Inf that was found.
+Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in the graph.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.to
 
 from distgrad import ops as _ops
 from distgrad import raw_ops, testing
+from distgrad.checkpoints import (
+    Checkpoints,
+    from_checkpoint,
+    latest_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
 from distgrad.custom_gradient import custom_gradient
+from distgrad.data_parallel import data_parallel
 from distgrad.defun import Defun
 from distgrad.derivatives import (
     grad,
@@ -34,7 +43,7 @@ from distgrad.derivatives import (
     value_and_grad,
     vjp,
 )
-from distgrad.errors import BudgetError, NumericsError
+from distgrad.errors import BudgetError, CheckpointError, DeviceError, NumericsError
 from distgrad.explain import explain_gradient
 from distgrad.function import function
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
@@ -45,6 +54,7 @@ from distgrad.ops.array import *
 from distgrad.ops.builder import cast
 from distgrad.ops.control import *
 from distgrad.ops.control import tuple_ as tuple
+from distgrad.ops.files import *
 from distgrad.ops.index import *
 from distgrad.ops.math import *
 from distgrad.ops.matmul import *
@@ -64,15 +74,18 @@ NotDifferentiable = NoGradient = no_gradient
 
 __version__ = "0.1.0"
 __all__ = [
-    "AggregationMethod", "BudgetError", "Defun", "Graph", "IndexedSlices", "IndexedSlicesValue", "NoGradient",
-    "NotDifferentiable", "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "Tensor",
-    "UnconnectedGradients", "Variable", "cast", "check_graph", "control_dependencies", "custom_gradient", "device",
-    "explain_gradient", "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product",
-    "hessians", "hvp", "jacobian", "jvp", "linalg", "math", "name_scope", "nn", "no_gradient", "op", "random",
-    "raw_ops", "recompute_grad", "scheduler", "testing", "tuple", "value_and_grad", "vjp",
+    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "Defun", "DeviceError", "Graph",
+    "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable", "NumericsError", "Operation", "Plan",
+    "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "cast", "check_graph",
+    "control_dependencies", "custom_gradient", "data_parallel", "device", "explain_gradient", "from_checkpoint",
+    "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product", "hessians", "hvp",
+    "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient", "op", "random",
+    "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing", "tuple",
+    "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += _ops.array.__all__
 __all__ += _ops.control.__all__
+__all__ += _ops.files.__all__
 __all__ += _ops.index.__all__
 __all__ += _ops.math.__all__
 __all__ += _ops.matmul.__all__

@@ -64,7 +64,7 @@ def _gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux: bool) -> 
         value, found = both(*args, **kwargs)
         return (found, value[1]) if has_aux else found
 
-    gradient.plan = both.plan  # type: ignore[attr-defined]
+    gradient.plan, gradient.argnums = both.plan, argnums  # type: ignore[attr-defined]
     return _named_after(gradient, what, f)
 
 
@@ -382,7 +382,7 @@ def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Call
         args, kwargs = given(args, kwargs)
         return lifted.plan(*args, **kwargs)  # type: ignore[attr-defined]
 
-    run.plan = plan  # type: ignore[attr-defined]
+    run.plan, run.argnums = plan, argnums  # type: ignore[attr-defined]
     return _named_after(run, what, f)
 
 

@@ -89,6 +89,35 @@ class BudgetError(MemoryError):
     """
 
 
+class DeviceError(ValueError):
+    """A run was refused before it began, because the cluster cannot serve a device that an op asks for.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph(), dg.device("gpu"):
+    ...     y = dg.constant([1.0, 2.0])
+    >>> dg.Session(threads=2).run(y)
+    Traceback (most recent call last):
+    distgrad.errors.DeviceError: op 'Const' (type Const, ...) asks for device 'gpu', but no worker has a GPU. ...
+    """
+
+
+class TaskFailed(RuntimeError):
+    """On a cluster: a task could not be brought to its end, however often it was tried, because its process or its node
+    died each time. An error of the user's own code is raised as it is, and is not tried again."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint or a file of tensors cannot be used: it is damaged, or is not what was asked for.
+
+    >>> import tempfile, numpy, distgrad as dg
+    >>> path = tempfile.mkdtemp()
+    >>> dg.save_checkpoint(path, [dg.Variable([1.0, 2.0], name="w")])
+    >>> dg.restore_checkpoint(path, [dg.Variable([1.0, 2.0, 3.0], name="w")])
+    Traceback (most recent call last):
+    distgrad.errors.CheckpointError: variable 'w' is f64[3], but ... has f64[2] under this name. ...
+    """
+
+
 class NumericsError(FloatingPointError):
     """With `check_numerics=True`, an op made a NaN or an Inf, or a value came in with NaN.
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from distgrad import nest, runtime
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
+from distgrad.handles import Handle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.registry import OpDef, define
@@ -78,11 +79,18 @@ class Function:
         graph = current_graph()
         if graph is not None:
             return self._call_in(graph, args, kwargs)
+        traced, values = self._ready(args, kwargs)
+        return traced.rebuild(runtime.current().call(traced.body, values))
+
+    def prepared(self, *args: Any, **kwargs: Any) -> tuple[Traced, list[Any]]:
+        """What a call with these arguments runs, and the arrays and handles that it runs on."""
+        return self._ready(*self._canonical(args, kwargs))
+
+    def _ready(self, args: Any, kwargs: Any) -> tuple[Traced, list[Any]]:
         found: list[Any] = []
         key = self._key(args, kwargs, found)
-        arrays = [x if type(x) is np.ndarray else np.asarray(self._check_value(x, args, kwargs)) for x in found]
-        traced = self._traces.get(key) or self._trace_first(key, args, kwargs)
-        return traced.rebuild(runtime.current().call(traced.body, arrays))
+        values = [x if type(x) is np.ndarray else self._check_value(x, args, kwargs) for x in found]
+        return self._traces.get(key) or self._trace_first(key, args, kwargs), values
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
         """The graph that a call with such arguments runs; prints one op per line."""
@@ -118,7 +126,7 @@ class Function:
                 f"{self.name}: the argument {name} is {x!r}, but no graph is being built, so it has no value. Call the "
                 f"function inside `with graph:` or in another @distgrad.function, or pass an array."
             )
-        return x
+        return x if isinstance(x, Handle) else np.asarray(x)
 
     def _key(self, args: Any, kwargs: Any, found: list[Any]) -> Any:
         """What tells signatures apart: the structure, the types of arrays, the values of everything else. Arrays are

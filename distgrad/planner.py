@@ -12,9 +12,9 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,18 +37,25 @@ from distgrad.scheduler import (
     partition,
     slopes,
 )
-from distgrad.scheduler.cluster import usable_cpus
+from distgrad.scheduler.cluster import ENGINES, usable_cpus
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import calibrate, numerics
 from distgrad.workers.backends import Backend, backend
 from distgrad.workers.local import Engine, Settings
 from distgrad.workers.tape import compute
 
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.engine import RayEngine
+    from distgrad.workers.on_ray.link import Link
+    from distgrad.workers.on_ray.settings import RaySettings
+
 #: Plans that are kept for programs that come again: a function that is traced anew, say.
 KEPT = 256
 #: Not those of programs with larger constants, which would outlive their functions; nor of programs with attributes
 #: that cannot be compared, as a function that a user gives to his own op.
 KEPT_BYTES = 1 << 20
+#: Threads of a local session at most: a number beyond is a mistake.
+MOST_THREADS = 1024
 
 _LOCK = threading.Lock()
 _plans: OrderedDict[str, Plan] = OrderedDict()
@@ -61,10 +68,20 @@ class Planner:
     cluster: Cluster
     options: Options
     settings: Settings
+    #: The connection to Ray, where plans run there.
+    link: Link | None = None
+    on_ray: RaySettings | None = None
 
-    def engine(self, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]) -> Engine:
+    def engine(
+        self, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
+    ) -> Engine | RayEngine:
         """What computes these tensors, given values for `feeds`."""
-        return Engine(self.plan(lower(tensors, feeds, effects)), self.settings, [t.op.name for t in feeds])
+        plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
+        if self.link is None or self.on_ray is None:
+            return Engine(plan, self.settings, names)
+        from distgrad.workers.on_ray.engine import RayEngine
+
+        return RayEngine(plan, self.on_ray, self.link, names)
 
     def compute(
         self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
@@ -108,37 +125,107 @@ def _evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[
 # -- the options of a session ------------------------------------------------------------------------------------
 
 
-def planner(
-    engine: str,
-    *,
-    threads: Any,
-    cpus_per_task: Any,
-    memory: Any,
-    backend: Any,
-    check_numerics: Any,
-    timeout: Any,
-    in_order: Any,
-    granularity: Any,
-    cluster: Any,
-) -> Planner:
+@dataclass(frozen=True)
+class Choices:
+    """The options of a session, as they were given."""
+
+    engine: str = "local"
+    threads: Any = None
+    cpus_per_task: Any = None
+    memory: Any = None
+    backend: Any = "numpy"
+    check_numerics: Any = False
+    timeout: Any = None
+    in_order: Any = False
+    granularity: Any = None
+    cluster: Any = None
+    address: Any = None
+    workers: Any = None
+    gpus: Any = None
+    object_store_memory: Any = None
+    in_flight: Any = None
+    attempts: Any = None
+    task_timeout: Any = None
+
+
+#: What only a Ray session can be told, and what only a local one can.
+_OF_RAY = ("address", "workers", "gpus", "object_store_memory", "in_flight", "attempts", "task_timeout")
+_OF_LOCAL = ("threads", "in_order")
+
+
+def planner(choices: Choices) -> Planner:
     """The planner for the options of a session; TypeError or ValueError for those that cannot be."""
-    if engine != "local":
-        raise ValueError(f"Session: unknown engine {engine!r}; there is 'local'")
-    count = _count("threads", threads) or usable_cpus()
-    cluster = _cluster(cluster, count)
-    options = Options(
-        granularity=_seconds("granularity", granularity),
-        cpus_per_task=_cpus(_count("cpus_per_task", cpus_per_task), cluster),
-        memory=memory_bytes(memory),
-    )
+    if choices.engine not in ENGINES:
+        known = " and ".join(map(repr, ENGINES))
+        raise ValueError(f"Session: unknown engine {choices.engine!r}; there are {known}")
+    other = "local" if choices.engine == "ray" else "ray"
+    for name in _OF_LOCAL if choices.engine == "ray" else _OF_RAY:
+        if getattr(choices, name) not in (None, False):
+            raise ValueError(f"Session: {name} is an option of Session({other!r}), not of {choices.engine!r}")
+    return _ray_planner(choices) if choices.engine == "ray" else _local_planner(choices)
+
+
+def _local_planner(choices: Choices) -> Planner:
+    count = _count("threads", choices.threads) or usable_cpus()
+    if count > MOST_THREADS:
+        raise ValueError(f"Session: threads is {count}; more than {MOST_THREADS} help no machine")
+    cluster = _cluster(choices.cluster, count)
     settings = Settings(
-        backend=_backend(backend),
+        backend=_backend(choices.backend),
         threads=count,
-        check_numerics=_flag("check_numerics", check_numerics),
-        in_order=_flag("in_order", in_order),
-        timeout=_seconds("timeout", timeout),
+        check_numerics=_flag("check_numerics", choices.check_numerics),
+        in_order=_flag("in_order", choices.in_order),
+        timeout=_seconds("timeout", choices.timeout),
     )
-    return _interned(cluster, options, settings)
+    return _interned(cluster, _options(choices, cluster), settings)
+
+
+def _ray_planner(choices: Choices) -> Planner:
+    """A planner of its own for each session: it goes with its connection."""
+    cpus, workers = _count("cpus_per_task", choices.cpus_per_task) or 1, _count("workers", choices.workers)
+    gpus, memory = _count("gpus", choices.gpus), memory_bytes(choices.memory)
+    store = memory_bytes(choices.object_store_memory)
+    backend, check = _backend(choices.backend), _flag("check_numerics", choices.check_numerics)
+    on_ray = _ray_settings(choices, backend, check)
+    link = _link(choices.address, None if workers is None else workers * cpus, gpus, store)
+    try:
+        cluster = choices.cluster
+        if cluster is None:
+            cluster = link.cluster(workers, cpus, memory, calibrate.machine(cpus))
+        else:
+            cluster = _cluster(cluster, cpus)
+        options = _options(choices, cluster)
+        options = replace(options, cpus_per_task=options.cpus_per_task or cpus)
+        return Planner(cluster, options, Settings(backend, cpus, check), link, on_ray)
+    except BaseException:
+        link.close()
+        raise
+
+
+def _link(address: Any, cpus: int | None, gpus: int | None, store: int | None) -> Link:
+    if address is not None and not isinstance(address, str):
+        raise TypeError(f"Session: address is the address of a Ray cluster, such as 'auto', got {address!r}")
+    try:
+        from distgrad.workers.on_ray.link import Link
+    except ModuleNotFoundError as e:
+        raise ImportError(f"Session: Ray is not installed ({e}): pip install 'ray[default]'") from e
+    return Link(address, cpus, gpus, store)
+
+
+def _ray_settings(choices: Choices, backend: Backend, check: bool) -> RaySettings:
+    from distgrad.workers.on_ray.settings import RaySettings
+
+    given = {"in_flight": _count("in_flight", choices.in_flight), "attempts": _count("attempts", choices.attempts)}
+    given |= {name: _seconds(name, getattr(choices, name)) for name in ("timeout", "task_timeout")}
+    return RaySettings(backend.name, check, **{name: value for name, value in given.items() if value is not None})
+
+
+def _options(choices: Choices, cluster: Cluster) -> Options:
+    return Options(
+        granularity=_seconds("granularity", choices.granularity),
+        cpus_per_task=_cpus(_count("cpus_per_task", choices.cpus_per_task), cluster),
+        memory=memory_bytes(choices.memory),
+    )
 
 
 def _cluster(cluster: Any, threads: int) -> Cluster:

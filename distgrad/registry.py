@@ -31,6 +31,8 @@ class OpDef:
     stateful: bool = False
     #: The kernel of a user's own op; None for built-in ops, whose kernels the workers have.
     kernel: Callable[..., Any] | None = None
+    #: Never folded: what it gives is known where and when it runs, such as the content of a file.
+    at_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ def define(
     broadcasting: bool = False,
     stateful: bool = False,
     kernel: Callable[..., Any] | None = None,
+    at_run: bool = False,
     override: bool = False,
 ) -> OpDef:
     """Add an op type. Defining one twice is a KeyError unless `override=True`."""
@@ -57,7 +60,7 @@ def define(
         raise TypeError(f"an op type is a non-empty string, got {type!r}")
     if type in OPS and not override:
         raise KeyError(f"op type {type!r} is defined already; pass override=True to replace it")
-    definition = OPS[type] = OpDef(type, infer, broadcasting, stateful, kernel)
+    definition = OPS[type] = OpDef(type, infer, broadcasting, stateful, kernel, at_run)
     return definition
 
 

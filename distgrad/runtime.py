@@ -31,6 +31,9 @@ class Runtime(Protocol):
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
         """Run a root function body on its declared inputs, and commit its assigns; the results are the caller's own."""
 
+    def initial(self, make: Callable[[], Any], dtype: Any) -> Any:
+        """What a function of no arguments gives, as the first value of a variable: an array or a handle."""
+
     def plan_call(self, body: FuncGraph) -> Any:
         """The plan that `call` would run."""
 

@@ -30,12 +30,18 @@ def name_scope(name: str | None) -> Iterator[str]:
 
 
 def device(device: str | None) -> AbstractContextManager[None]:
-    """Place ops: 'cpu', 'gpu', 'worker:2' or a label. The gradient of an op goes where the op is.
+    """Place ops. The gradient of an op goes where the op is; None clears it.
+
+    What may be asked for: 'cpu' (any worker, as without a device), 'gpu' (a GPU of any worker), 'gpu:1' (on the worker
+    that has GPU 1, counted over the workers), 'worker:2', a label of workers such as 'zone=eu-1', and several of these
+    with commas between them ('gpu,zone=eu-1'). TensorFlow's '/gpu:0' and '/job:worker/task:2' are read as well. A run
+    is refused with DeviceError, before it begins, where the cluster has no such device.
 
     >>> import distgrad as dg
-    >>> with dg.Graph(), dg.device("gpu"):
-    ...     print(dg.constant(1.0).device)
-    gpu
+    >>> with dg.Graph(), dg.device("worker:2"):
+    ...     x = dg.constant(1.0)
+    >>> dg.gradients(x * x, x)[0].device
+    'worker:2'
     """
     graph = current_graph()
     return nullcontext() if graph is None else graph.device(device)

@@ -1,18 +1,20 @@
-"""Session: where graphs and functions run. The default one is local, in this process."""
+"""Session: where graphs and functions run: in this process, which is the default, or on a Ray cluster."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distgrad import nest, runtime
+from distgrad.function import Function
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
+from distgrad.handles import Handle, LocalHandle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
-from distgrad.ops.builder import as_array
+from distgrad.ops.builder import as_array, cast
 from distgrad.registry import OpDef
 from distgrad.state import alone, frozen, put, take
 from distgrad.types import DType, Shape, Spec
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from distgrad.planner import Planner
     from distgrad.scheduler import Cluster, Plan
     from distgrad.workers.local import Engine
+    from distgrad.workers.on_ray.engine import RayEngine
+    from distgrad.workers.on_ray.run import Report
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,24 +40,35 @@ def _planning() -> Any:
 
 
 class Session:
-    """Runs graphs on this machine.
+    """Runs graphs and functions: on this machine, or with `Session("ray")` on a Ray cluster, with the same bits.
 
     Args:
-        threads: how many threads a run may use; all cores that this process may use by default.
-        cpus_per_task: threads of one task of the plan; `threads` by default. With fewer, independent tasks run side by
-            side. Large matrix products are cut into so many pieces, which may change their last bits; beside `backend`,
-            nothing else here does.
-        memory: the bytes a run may allocate (a number, or text such as "4 GiB"). What needs more is refused before it
-            runs.
+        engine: "local" or "ray".
+        threads: (local) how many threads a run may use; all cores that this process may use by default.
+        cpus_per_task: threads of one task of the plan. Locally `threads` by default; with fewer, independent tasks run
+            side by side. On Ray 1 by default, and each worker has so many. Large matrix products are cut into so many
+            pieces, which may change their last bits; beside `backend`, nothing else here does.
+        memory: the bytes a run may allocate on a worker (a number, or text such as "4 GiB"). What needs more is refused
+            before it runs.
         backend: the array library that computes: "numpy", or "torch" where it is installed. Torch's fused kernels stand
             for groups of steps inside of a task, so there the last bits may depend on how the plan is cut.
         check_numerics: raise NumericsError where a result or an assigned value has a NaN or an Inf that an op made, or
             the NaN of a feed or a variable; the error names the op in which it began. An Inf that is written down (a
             mask of -inf) is no error, nor is what is masked before it reaches a result.
         timeout: seconds after which a run is given up with a TimeoutError.
-        in_order: run the tasks of a plan one after another, in its order.
+        in_order: (local) run the tasks of a plan one after another, in its order.
         granularity: seconds that a task of the plan should take; chosen by the planner by default.
-        cluster: what the planner plans for: a `Cluster`, or the path of a cluster file. This machine by default.
+        cluster: what the planner plans for: a `Cluster`, or the path of a cluster file. This machine, or what Ray says
+            of its cluster, by default.
+        address: (Ray) of the cluster to join, such as "auto"; by default that of RAY_ADDRESS, or the Ray that this
+            process has joined already. Without any, Ray is started on this machine, and ends with the session.
+        workers: (Ray) how many workers to plan for, or to start Ray with; as many as the cluster's cpus allow by
+            default.
+        gpus: (Ray) GPUs to start Ray with.
+        object_store_memory: (Ray) bytes of the object store to start Ray with.
+        in_flight: (Ray) tasks that Ray has at the same time; more wait here.
+        attempts: (Ray) how often a task is tried whose process or node dies.
+        task_timeout: (Ray) seconds after which a task is taken for hung, and run again.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -76,19 +91,16 @@ class Session:
         in_order: bool = False,
         granularity: float | None = None,
         cluster: Cluster | str | os.PathLike[str] | None = None,
+        address: str | None = None,
+        workers: int | None = None,
+        gpus: int | None = None,
+        object_store_memory: int | str | None = None,
+        in_flight: int | None = None,
+        attempts: int | None = None,
+        task_timeout: float | None = None,
     ):
-        self._planner: Planner = _planning().planner(
-            engine,
-            threads=threads,
-            cpus_per_task=cpus_per_task,
-            memory=memory,
-            backend=backend,
-            check_numerics=check_numerics,
-            timeout=timeout,
-            in_order=in_order,
-            granularity=granularity,
-            cluster=cluster,
-        )
+        choices = {name: value for name, value in locals().items() if name != "self"}
+        self._planner: Planner = _planning().planner(_planning().Choices(**choices))
 
     def __enter__(self) -> Session:
         runtime.push(self)
@@ -96,18 +108,39 @@ class Session:
 
     def __exit__(self, *exc: object) -> None:
         runtime.remove(self)
+        self.close()
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    def close(self) -> None:
+        """End what the session started: a Ray that it joined goes on. Variables and handles keep their values, which
+        come to this process. A local session has nothing to end, and can be used again."""
+        if self._planner.link is not None:
+            self._planner.link.close()
+
+    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, fetch: bool = True) -> Any:
         """The values of `fetches` (a tensor, operation, variable or any nesting of them) as NumPy arrays.
 
         An operation gives None, None stays None, an IndexedSlices gives its values, indices and dense shape. Any tensor
-        of the graph may be fed.
+        of the graph may be fed. With `fetch=False` the values stay where they were made, and handles come back.
         """
         ready, values = self._prepared(fetches, feed_dict)
         if ready is None:
             return nest.map_structure(lambda _: None, fetches)
-        results = iter(ready.run(values))
+        results = iter(ready.run(values, fetch))
         return nest.map_structure(lambda leaf: _result(leaf, results), fetches)
+
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """What `function(*args, **kwargs)` gives in this session, with a `Handle` in place of each array: values stay
+        where they were made, and can be passed on. The function is one of `distgrad.function`, `grad` and the like.
+        """
+        if not hasattr(function, "prepared"):
+            raise TypeError(f"Session.submit: {function!r} is not a distgrad function: decorate it with @dg.function")
+        traced, arguments = function.prepared(*args, **kwargs)
+        return traced.rebuild(self._ready_for(traced.body).run(arguments, fetch=False))
+
+    @property
+    def last_run(self) -> Report | None:
+        """What happened in the last run on the cluster that this session finished; None for a local session."""
+        return None if self._planner.link is None else self._planner.link.last
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Plan:
         """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed.
@@ -131,12 +164,18 @@ class Session:
         return self._planner.compute(definition, inputs, attrs, specs)
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        return self._ready_for(body).run([x if _is_plain(x) else as_array(x) for x in arguments])
+        return self._ready_for(body).run([x if _is_plain(x) or isinstance(x, Handle) else as_array(x) for x in arguments])
+
+    def initial(self, make: Callable[[], Any], dtype: Any) -> Any:
+        if self._planner.link is None:
+            return make()
+        traced = Function(lambda: make() if dtype is None else cast(make(), dtype), getattr(make, "__name__", "initial"))
+        return self.submit(traced)
 
     def plan_call(self, body: FuncGraph) -> Plan:
         return self._ready_for(body).engine.plan
 
-    def _prepared(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> tuple[_Ready | None, list[Array]]:
+    def _prepared(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> tuple[_Ready | None, list[Array | Handle]]:
         leaves = nest.flatten(fetches)
         graph = _graph_of(leaves, fetches)
         if graph is None:
@@ -165,7 +204,7 @@ class Session:
 class _Ready:
     """A plan that can run, with the variables that it reads and writes."""
 
-    def __init__(self, engine: Engine, variables: Mapping[str, Variable]):
+    def __init__(self, engine: Engine | RayEngine, variables: Mapping[str, Variable]):
         program = engine.plan.program
         self.engine = engine
         self._keys = [key for key, _ in program.reads]
@@ -173,19 +212,25 @@ class _Ready:
         self._writes = [variables[key] for key, _ in program.writes]
         self._claimed = list(dict.fromkeys((*self._reads, *self._writes)))
 
-    def run(self, feeds: Sequence[Array]) -> list[Array]:
+    def run(self, feeds: Sequence[Array | Handle], fetch: bool = True) -> list[Any]:
         """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
         if self._writes:
-            return alone(self._claimed, partial(self._run, feeds))
-        return self._run(feeds)
+            return alone(self._claimed, partial(self._run, feeds, fetch))
+        return self._run(feeds, fetch)
 
-    def _run(self, feeds: Sequence[Array]) -> list[Array]:
-        values, writes = self.engine.run(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
+    def _run(self, feeds: Sequence[Array | Handle], fetch: bool) -> list[Any]:
+        state = dict(zip(self._keys, take(self._reads), strict=True))
+        values: Sequence[Any]
+        writes: Mapping[str, Any]
+        if isinstance(self.engine, _planning().Engine):
+            values, writes = self.engine.run(feeds, state)
+        else:
+            values, writes = self.engine.run(feeds, state, fetch)
         taken = {id(_memory(x)) for x in feeds}
-        results = [_owned(x, taken) for x in values]
+        results = [x if isinstance(x, Handle) else _owned(x, taken) for x in values]
         if writes:
-            put(self._writes, [frozen(x, taken) for x in writes.values()])
-        return results
+            put(self._writes, [x if isinstance(x, Handle) else frozen(x, taken) for x in writes.values()])
+        return results if fetch else [x if isinstance(x, Handle) else LocalHandle(x) for x in results]
 
 
 def _owned(value: Array, taken: set[int]) -> Array:
@@ -290,7 +335,9 @@ def _fed(key: Any, graph: Graph) -> Tensor:
     return key
 
 
-def _feed_value(t: Tensor, value: Any) -> Array:
+def _feed_value(t: Tensor, value: Any) -> Array | Handle:
+    if isinstance(value, Handle) and value.spec == t.spec:
+        return value
     array: Array = as_array(value)
     if array.dtype != t.dtype:
         array = _cast_feed(t, array, weak=not isinstance(value, np.ndarray | np.generic))

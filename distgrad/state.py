@@ -25,10 +25,10 @@ R = TypeVar("R")
 
 
 class Shared(Protocol):
-    """What calls share: a value that is never written into, and the gate of the call that claimed it last, which is
-    locked as long as that call is under way."""
+    """What calls share: a value (an array or a handle) that is never written into, and the gate of the call that
+    claimed it last, which is locked as long as that call is under way."""
 
-    _value: Array
+    _value: Any
     gate: threading.Lock
 
 
@@ -73,12 +73,12 @@ def _claim(variables: Sequence[Shared], gate: threading.Lock) -> None:
             pass
 
 
-def take(variables: Sequence[Shared]) -> list[Array]:
+def take(variables: Sequence[Shared]) -> list[Any]:
     """The values of several variables at one moment: no other thread runs during one call into C."""
     return list(map(_value, variables))
 
 
-def put(variables: Sequence[Shared], values: Sequence[Array]) -> None:
+def put(variables: Sequence[Shared], values: Sequence[Any]) -> None:
     """Set several variables at one moment: no thread and no signal comes between, as all of it is one call into C."""
     _set(variables, "_value", values)
 

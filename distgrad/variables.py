@@ -14,7 +14,9 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
+from distgrad import runtime
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, check_name, current_graph, outside
+from distgrad.handles import Handle, value_of
 from distgrad.ops.builder import as_array, convert, has_tensor, make
 from distgrad.ops.methods import install
 from distgrad.registry import RegisterGradient, define, no_gradient
@@ -49,7 +51,9 @@ class Variable:
     """State that outlives a call.
 
     Args:
-        initial_value: an array, anything NumPy makes one of, or a function of no arguments that returns one.
+        initial_value: an array, anything NumPy makes one of, a handle, or a function of no arguments that returns one.
+            In a Ray session the function is traced and runs as a task, and the value stays on the cluster: weights that
+            are too large for this process are made or loaded there.
         name: how it is called in graphs, plans and checkpoints.
         trainable: whether `custom_gradient` and optimisers count it in.
         dtype: converts the initial value.
@@ -80,9 +84,7 @@ class Variable:
             )
         #: Locked while a call that writes this variable is under way; see `distgrad.state`.
         self.gate = threading.Lock()
-        with outside():
-            value = initial_value() if callable(initial_value) else initial_value
-            self._value: Array = frozen(np.array(as_array(value, dtype)))
+        self._value: Array | Handle = _initial(initial_value, dtype)
         self.name = "Variable" if name is None else check_name(name)
         self.number = next(_numbers)
         self.key = f"{self.name}#{self.number}"
@@ -99,10 +101,10 @@ class Variable:
 
     def numpy(self) -> Any:
         """A copy of the value."""
-        return self._value.copy()
+        return value_of(self._value).copy()
 
     def __repr__(self) -> str:
-        value = f" = {np.array2string(self._value, threshold=6)}" if current_graph() is None else ""
+        value = "" if current_graph() is not None else f" = {_brief(self._value)}"
         return f"<Variable {self.name!r} {Spec(self.shape, self.dtype)}{value}>"
 
     __hash__ = object.__hash__
@@ -130,7 +132,7 @@ class Variable:
     def __tensor__(self) -> Tensor:
         graph = current_graph()
         if graph is None:
-            return self._value  # type: ignore[return-value]
+            return value_of(self._value)  # type: ignore[return-value]
         read = graph.reads.get(self)
         if graph._control:
             return self.read()
@@ -174,21 +176,21 @@ class Variable:
     def assign_add(self, delta: Any) -> Tensor:
         """Add to the value; gives the new value."""
         if current_graph() is None:
-            return self._change(lambda: self._value + delta)
+            return self._change(lambda: value_of(self._value) + delta)
         return self.assign(self.read() + delta)
 
     def assign_sub(self, delta: Any) -> Tensor:
         """Subtract from the value; gives the new value."""
         if current_graph() is None:
-            return self._change(lambda: self._value - delta)
+            return self._change(lambda: value_of(self._value) - delta)
         return self.assign(self.read() - delta)
 
     def _change(self, new: Callable[[], Any]) -> Tensor:
         """Set the value to what `new` gives, with no other write in between; gives a copy, as outside any graph."""
 
         def change() -> Any:
-            self._value = frozen(np.array(self._fit(new())))
-            return self._value
+            self._value = value = frozen(np.array(self._fit(new())))
+            return value
 
         made: Tensor = alone((self,), change).copy()
         return made
@@ -206,6 +208,21 @@ class Variable:
             cast = f"; cast it with .astype({self.dtype.name!r})" if value.dtype != self.dtype else ""
             raise ValueError(f"{self!r} cannot be assigned a value of {got}: shape and dtype are fixed{cast}")
         return value
+
+
+def _initial(value: Any, dtype: Any) -> Array | Handle:
+    """What a variable begins with. A function of no arguments runs where the current session runs: on a cluster as a
+    task, whose result stays there."""
+    if isinstance(value, Handle):
+        return value if dtype is None or value.dtype == dtype else frozen(value.numpy().astype(dtype))
+    with outside():
+        if callable(value):
+            value = runtime.current().initial(value, dtype)
+        return value if isinstance(value, Handle) else frozen(np.array(as_array(value, dtype)))
+
+
+def _brief(value: Array | Handle) -> str:
+    return repr(value) if isinstance(value, Handle) else np.array2string(value, threshold=6)
 
 
 def _nested(graph: Graph | None) -> TypeGuard[FuncGraph]:
@@ -229,7 +246,7 @@ def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
             f"{self!r} has no array inside a graph: its value may change before the graph runs. "
             f"Use it as a tensor, or take .numpy() to record its value of now as a constant."
         )
-    return np.array(self._value, dtype=dtype)
+    return np.array(value_of(self._value), dtype=dtype)
 
 
 def _in_place(operator: str, remedy: str) -> Callable[..., Any]:

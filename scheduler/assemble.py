@@ -139,12 +139,12 @@ def _task(
 
 
 def _bundles(draft: Draft, gives: Sequence[Sequence[int]], readers: Mapping[int, Sequence[int]]) -> list[Bundle]:
-    wanted = set(draft.program.wanted)
+    fetched, written = set(draft.program.fetches), {v for _, v in draft.program.writes}
     made = []
     for k, values in enumerate(gives):
-        packs: dict[tuple[tuple[int, ...], bool], list[int]] = {}
+        packs: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
         for v in values:
-            packs.setdefault((tuple(readers.get(v, ())), v in wanted), []).append(v)
-        for (to, kept), packed in packs.items():
-            made.append(Bundle(k, tuple(packed), to, kept, sum([draft.nbytes[v] for v in packed])))
+            packs.setdefault((tuple(readers.get(v, ())), v in fetched, v in written), []).append(v)
+        for (to, *end), packed in packs.items():
+            made.append(Bundle(k, tuple(packed), to, *end, sum([draft.nbytes[v] for v in packed])))
     return made

@@ -113,14 +113,18 @@ class Cluster:
         return asdict(self)
 
 
-def local_cluster(threads: int | None = None, memory: int | None = None, machine: Machine | None = None) -> Cluster:
-    """This process as a cluster of one worker; by default with all cpus and bytes that it may use.
+def local_cluster(
+    threads: int | None = None, memory: int | None = None, machine: Machine | None = None, gpus: int = 0
+) -> Cluster:
+    """This process as a cluster of one worker; by default with all cpus and bytes that it may use, and no GPUs.
 
     >>> local_cluster(threads=4, memory=1 << 30).workers
     (Worker(cpus=4, gpus=0, memory=1073741824, labels={}, node=0),)
     """
-    worker = Worker(usable_cpus() if threads is None else threads, memory=usable_memory() if memory is None else memory)
-    return check_cluster(Cluster((worker,), machine or Machine(), "local", "local"))
+    cpus = usable_cpus() if threads is None else threads
+    worker = Worker(cpus, gpus, usable_memory() if memory is None else memory)
+    rates = machine or Machine()
+    return check_cluster(Cluster((worker,), rates, "local", "local", rates if gpus else None))
 
 
 def usable_cpus() -> int:

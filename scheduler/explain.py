@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from distgrad.scheduler.devices import counted
 from distgrad.scheduler.memory import bytes_text, given_bytes, largest, named
 from distgrad.scheduler.prices import needs_of, prices
 
@@ -34,22 +35,28 @@ def explain(plan: Plan, top: int = 10) -> str:
 
 def _totals(plan: Plan) -> list[str]:
     program, cluster, predicted = plan.program, plan.cluster, plan.predictions
-    workers, cpus = len(cluster.workers), sum(worker.cpus for worker in cluster.workers)
-    gpus = f", {_count(cluster.gpus, 'GPU')}" if cluster.gpus else ""
-    devices = sorted({step.device for step in program.steps if step.device is not None})
+    workers, cpus = len(cluster.workers), cluster.cpus
+    gpus = f", {counted(cluster.gpus, 'GPU')}" if cluster.gpus else ""
     lines = [
-        f"{_count(len(plan.tasks), 'task')} of {_count(len(program.steps), 'step')} on cluster {cluster.name!r} "
-        f"({cluster.engine}: {_count(workers, 'worker')}, {_count(cpus, 'cpu')}{gpus})",
+        f"{counted(len(plan.tasks), 'task')} of {counted(len(program.steps), 'step')} on cluster {cluster.name!r} "
+        f"({cluster.engine}: {counted(workers, 'worker')}, {counted(cpus, 'cpu')}{gpus})",
         f"predicted   {time_text(predicted.seconds)}, {bytes_text(predicted.bytes_moved)} moved, "
         f"at most {bytes_text(predicted.peak_bytes)} on one worker",
         f"            {time_text(predicted.work_seconds)} of work, "
         f"{time_text(predicted.critical_seconds)} the longest chain of tasks",
         f"decides     {_decides(plan)}",
     ]
-    for device in devices if not cluster.gpus else ():
-        if "gpu" in device.lower():
-            lines.append(f"note        no worker has a GPU: steps on device {device!r} run on cpus")
-    return lines
+    return lines + _devices(plan)
+
+
+def _devices(plan: Plan) -> list[str]:
+    """How many tasks each device has, where any is asked for."""
+    count = Counter(["any worker" if task.device is None else task.device for task in plan.tasks])
+    if count.keys() <= {"any worker"}:
+        return []
+    shown = [f"{counted(n, 'task')} on {device}" for device, n in count.most_common(NAMED)]
+    shown += [f"{len(count) - NAMED} more"] if len(count) > NAMED else []
+    return [f"devices     {', '.join(shown)}"]
 
 
 def _decides(plan: Plan) -> str:
@@ -161,10 +168,6 @@ def _table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as their longest entry."""
     widths = [max([len(row[c]) for row in rows]) for c in range(len(rows[0]))]
     return [title, *["  ".join([f"{t:<{w}}" for t, w in zip(row, widths, strict=True)]).rstrip() for row in rows]]
-
-
-def _count(n: int, what: str) -> str:
-    return f"{n:,} {what}" + ("" if n == 1 else "s")
 
 
 def time_text(seconds: float) -> str:

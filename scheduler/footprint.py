@@ -23,13 +23,15 @@ PLACED = ELEMENTWISE | ROWWISE | LOSSES.keys() | frozenset({
     "SoftmaxCrossEntropyWithLogits", "Stack", "StridedSliceGrad", "Sum",
 })  # fmt: skip
 #: Those among them that may be computed into the place of an input.
-IN_PLACE = ELEMENTWISE | ROWWISE | {"Fill", "Polygamma", "SparseSoftmaxCrossEntropyWithLogitsGrad"}
+IN_PLACE = ELEMENTWISE | (ROWWISE - {"LayerNormScale"}) | {
+    "Fill", "Polygamma", "SparseSoftmaxCrossEntropyWithLogitsGrad",
+}  # fmt: skip
 #: Memory of the size of their result, or of a block of it, that kernels work in: a letter for each piece. Pieces with
 #: the same letter are the same memory.
 WORKS_IN = {
-    "AddN": "a", "Elu": "am", "Gelu": "a", "GeluGrad": "abc", "LayerNormGrad": "a", "LeakyRelu": "a", "Log1p": "l",
-    "LeakyReluGrad": "acm", "LogSoftmax": "a", "LogSumExp": "a", "ReluGrad": "m", "Select": "c", "Sigmoid": "ab",
-    "SoftmaxCrossEntropyWithLogits": "abm", "SoftmaxGrad": "a", "Softplus": "al",
+    "AddN": "a", "Elu": "am", "Gelu": "a", "GeluGrad": "abc", "LayerNormGrad": "a", "LayerNormScale": "a",
+    "LeakyRelu": "a", "LeakyReluGrad": "acm", "Log1p": "l", "LogSoftmax": "a", "LogSumExp": "a", "ReluGrad": "m",
+    "Select": "c", "Sigmoid": "ab", "SoftmaxCrossEntropyWithLogits": "abm", "SoftmaxGrad": "a", "Softplus": "al",
     "SparseSoftmaxCrossEntropyWithLogits": "a",
 }  # fmt: skip
 #: Larger pieces are not kept by the thread that used them.

@@ -32,7 +32,7 @@ ELEMENTWISE = frozenset({
 })  # fmt: skip
 
 #: Op types that compute each row of their first input's shape from the same row, along their `axis`.
-ROWWISE = frozenset({"Softmax", "SoftmaxGrad", "LogSoftmax", "LayerNorm", "LayerNormGrad"})
+ROWWISE = frozenset({"Softmax", "SoftmaxGrad", "LogSoftmax", "LayerNorm", "LayerNormScale", "LayerNormGrad"})
 
 #: Rowwise too, along the last axis, but with an input or a result that has one element per row.
 LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": 0, "SparseSoftmaxCrossEntropyWithLogitsGrad": 1}

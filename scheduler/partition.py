@@ -13,6 +13,7 @@ from distgrad.errors import BudgetError
 from distgrad.scheduler.assemble import COPIED, Draft, assemble
 from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.contract import contract, lanes, whole
+from distgrad.scheduler.devices import canonical
 from distgrad.scheduler.memory import given_bytes, largest, refusal, refuse, value_bytes
 from distgrad.scheduler.nodes import Groups, Nodes, quotient
 from distgrad.scheduler.plan import Options, Plan, Predictions, check_plan, copied
@@ -36,7 +37,8 @@ SMALLER = (4, 16, 64)
 
 
 def partition(program: Program, cluster: Cluster, options: Options | None = None) -> Plan:
-    """The plan for this program on this cluster; BudgetError where no plan keeps within the memory.
+    """The plan for this program on this cluster; BudgetError where no plan keeps within the memory, DeviceError where
+    the cluster has no such device.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler import local_cluster, lower
@@ -47,7 +49,7 @@ def partition(program: Program, cluster: Cluster, options: Options | None = None
     [(0, 1)]
     """
     with planning():
-        return _partition(_Work.of(program, cluster, options or Options()))
+        return _partition(_Work.of(canonical(program), cluster, options or Options()))
 
 
 def _partition(work: _Work) -> Plan:

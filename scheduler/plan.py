@@ -13,6 +13,7 @@ from typing import Any
 
 from distgrad.printing import format_attrs
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.digest import content_digest
 from distgrad.scheduler.explain import explain
 from distgrad.scheduler.memory import value_bytes
@@ -44,15 +45,20 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What one task hands on as ONE object: all of its values with the same readers."""
+    """What one task hands on as ONE object: all of its values with the same readers and the same end."""
 
     task: int
     values: tuple[int, ...]
     #: Tasks, ascending; empty where the values are only fetched or written.
     readers: tuple[int, ...]
-    #: Also fetched or written at the end.
-    wanted: bool
+    #: Also fetched at the end, or the new values of variables. Apart, so that fetching a loss moves no weights.
+    fetched: bool
+    written: bool
     nbytes: int
+
+    @property
+    def wanted(self) -> bool:
+        return self.fetched or self.written
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +223,7 @@ def check_plan(plan: Plan) -> Plan:
     _check_waits(plan, of)
     for k, task in enumerate(plan.tasks):
         _check_resources(plan, k, task)
+    _check_devices(plan)
     return plan
 
 
@@ -312,19 +319,22 @@ def _check_gives(plan: Plan, made: Sequence[set[int]]) -> None:
 
 
 def _check_bundles(plan: Plan, made: Sequence[set[int]]) -> None:
-    readers, wanted, nbytes = _readers(plan), set(plan.program.wanted), value_bytes(plan.program.types)
+    program, readers, nbytes = plan.program, _readers(plan), value_bytes(plan.program.types)
+    fetched, written = set(program.fetches), {v for _, v in program.writes}
     packed: list[set[int]] = [set() for _ in made]
-    seen: set[tuple[int, tuple[int, ...], bool]] = set()
+    seen: set[tuple[int, tuple[int, ...], bool, bool]] = set()
     for b, bundle in enumerate(plan.bundles):
-        key = bundle.task, bundle.readers, bundle.wanted
+        key = bundle.task, bundle.readers, bundle.fetched, bundle.written
         if not 0 <= bundle.task < len(made) or key in seen:
             raise ValueError(f"bundle {b} is of no task, or its task has another one for the same readers")
         seen.add(key)
         for v in bundle.values:
             if v in packed[bundle.task] or v not in plan.tasks[bundle.task].gives:
                 raise ValueError(f"bundle {b} holds value {v}, which task {bundle.task} does not give or packs twice")
-            if tuple(readers.get(v, ())) != bundle.readers or (v in wanted) != bundle.wanted:
+            if tuple(readers.get(v, ())) != bundle.readers:
                 raise ValueError(f"bundle {b} holds value {v}, which has other readers: {readers.get(v, [])}")
+            if (v in fetched, v in written) != (bundle.fetched, bundle.written):
+                raise ValueError(f"bundle {b} holds value {v}, which is fetched or written where the others are not")
             packed[bundle.task].add(v)
         if bundle.nbytes != sum([nbytes[v] for v in bundle.values]):
             raise ValueError(f"bundle {b} says {bundle.nbytes} bytes, its values have another sum")
@@ -355,3 +365,13 @@ def _check_resources(plan: Plan, k: int, task: Task) -> None:
         need, has = getattr(task, what), getattr(worker, what)
         if need > has:
             raise ValueError(f"task {k} needs {need} {what}, but worker {task.worker}, where it is placed, has {has}")
+
+
+def _check_devices(plan: Plan) -> None:
+    """Tasks are placed where their device allows, and have the GPU that it asks for."""
+    allowed = {text: workers_of(parse(text), plan.cluster) for text in {task.device for task in plan.tasks}}
+    for k, task in enumerate(plan.tasks):
+        if task.worker not in allowed[task.device]:
+            raise ValueError(f"task {k} is on device {task.device!r}, but is placed on worker {task.worker}")
+        if task.gpus < parse(task.device).gpus:
+            raise ValueError(f"task {k} is on device {task.device!r}, but has no GPU")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.cost import Cost, CostModel
+from distgrad.scheduler.devices import check_devices, parse
 from distgrad.scheduler.footprint import PLACED
 from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import Program
@@ -29,21 +30,18 @@ class Needs:
 
 
 def needs_of(program: Program, cluster: Cluster, options: Options) -> dict[str | None, Needs]:
-    """By device of the program. By default a task gets the cpus of the smallest worker: it then fits any of them, and
-    their number, on which bits depend, does not change with the number of workers."""
+    """By device of the program; DeviceError for one that the cluster cannot serve. By default a task gets the cpus of
+    the smallest worker: it then fits any of them, and their number, on which bits depend, does not change with the
+    number of workers."""
     most = max(worker.cpus for worker in cluster.workers)
     cpus = options.cpus_per_task
     if cpus is None:
         cpus = min(worker.cpus for worker in cluster.workers)
     if not 1 <= cpus <= most:
         raise ValueError(f"cpus_per_task is {cpus}, but the largest worker of cluster {cluster.name!r} has {most} cpus")
+    check_devices(program, cluster, cpus)
     devices = dict.fromkeys([step.device for step in program.steps])
-    return {device: Needs(cpus, _gpus(cluster, device)) for device in devices}
-
-
-def _gpus(cluster: Cluster, device: str | None) -> int:
-    """One for steps on a device whose name says so, where the cluster has any; else they run on cpus."""
-    return int(device is not None and "gpu" in device.lower() and cluster.gpus > 0)
+    return {device: Needs(cpus, parse(device).gpus) for device in devices}
 
 
 def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[Cost]:

@@ -1,8 +1,9 @@
 """Simulating: when each task of a plan would start and end on a cluster, found by discrete events. Runs nothing.
 
-The rules are those of the engines: a task starts when all it reads is on its worker and its cpus and GPUs are free; a
-bundle crosses once to each node that reads it, and a node sends and receives one object at a time. Ready tasks are
-taken by the longest way that is still behind them, and go where they can start first.
+The rules are those of the engines: a task starts when all it reads is on its node and its cpus and GPUs are free; it
+ends when what it gives is written to the store of its node, where others read it in place; a bundle crosses once to
+each other node that reads it, and a node sends and receives one object at a time. Ready tasks are taken by the longest
+way that is still behind them, and go where they can start first.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.plan import Bundle, Plan, Task
 
@@ -111,10 +113,10 @@ def critical_seconds(loads: Sequence[Load], things: Sequence[Thing]) -> float:
 
 
 def eligible(cluster: Cluster, cpus: int, gpus: int, device: str | None) -> tuple[int, ...]:
-    """The workers that can run such a task: those labelled with its device where there are any, else all with room."""
-    roomy = [w for w, worker in enumerate(cluster.workers) if worker.cpus >= cpus and worker.gpus >= gpus]
-    named = [w for w in roomy if device is not None and device in cluster.workers[w].labels.values()]
-    return tuple(named or roomy)
+    """The workers that can run such a task: those that its device allows and that have room."""
+    workers = cluster.workers
+    allowed = workers_of(parse(device), cluster)
+    return tuple([w for w in allowed if workers[w].cpus >= cpus and workers[w].gpus >= gpus])
 
 
 def run(
@@ -143,12 +145,21 @@ class _Simulation:
         self.rooms = [_Room(worker.cpus, worker.gpus) for worker in cluster.workers]
         self.start, self.end = [0.0] * len(loads), [0.0] * len(loads)
         self.worker = [0] * len(loads)
+        self.writing = self._writing()
         self.moved = 0
         self.arrived: dict[tuple[int, int, int], float] = {}
         self.sending: dict[int, float] = {}
         self.receiving: dict[int, float] = {}
         self.queues: dict[tuple[int, ...], _Queue] = {}
         self.queue_of = [self._queue(load, None if fixed is None else fixed[k]) for k, load in enumerate(loads)]
+
+    def _writing(self) -> list[float]:
+        """Seconds in which each task writes what it gives; in one process it hands over the arrays themselves."""
+        seconds = [0.0] * len(self.loads)
+        if self.cluster.engine != "local":
+            for thing in self.things:
+                seconds[thing.task] += thing.nbytes / self.cluster.machine.store_bandwidth
+        return seconds
 
     def _queue(self, load: Load, fixed: int | None) -> _Queue:
         kind = load.cpus, load.gpus
@@ -187,16 +198,13 @@ class _Simulation:
         return Timeline(tuple(self.start), tuple(self.end), tuple(self.worker), self.moved)
 
     def _ranks(self, after: Sequence[Sequence[int]]) -> list[float]:
-        """The longest way from the start of each task to the end, with a move after each."""
+        """The longest way from the start of each task to the end, with a move after each where there are nodes."""
         machine = self.cluster.machine
-        rate = machine.link_bandwidth if self.cluster.nodes > 1 else machine.store_bandwidth
-        out = [0] * len(self.loads)
-        for thing in self.things:
-            out[thing.task] += thing.nbytes
+        slower = machine.store_bandwidth / machine.link_bandwidth if self.cluster.nodes > 1 else 0.0
         rank = [0.0] * len(self.loads)
         for k in range(len(rank) - 1, -1, -1):
-            move = out[k] / rate if self.cluster.engine != "local" else 0.0
-            rank[k] = machine.task_seconds + self.loads[k].seconds + max([move + rank[j] for j in after[k]], default=0)
+            own = machine.task_seconds + self.loads[k].seconds + self.writing[k]
+            rank[k] = own + max([self.writing[k] * slower + rank[j] for j in after[k]], default=0.0)
         return rank
 
     def _dispatch(self, queue: _Queue, now: float, events: list[tuple[float, int]]) -> None:
@@ -221,7 +229,7 @@ class _Simulation:
             source = self.worker[thing.task]
             known = self.arrived.get((MADE, x, node))
             if known is None:
-                known = self.end[thing.task] + self.cluster.move_seconds(thing.nbytes, source, w)
+                known = self.end[thing.task] + self._crossing(thing.nbytes, source, w)
             at = max(at, known)
         return at
 
@@ -235,7 +243,7 @@ class _Simulation:
         for v in load.given:
             at = max(at, self._arrival((GIVEN, v), self.given[v], 0, w, 0.0))  # the driver is where worker 0 is
         self.worker[k], self.start[k] = w, at
-        self.end[k] = at + self.cluster.machine.task_seconds + load.seconds
+        self.end[k] = at + self.cluster.machine.task_seconds + load.seconds + self.writing[k]
         room.take(load.cpus, load.gpus, self.end[k])
 
     def _arrival(self, what: tuple[int, int], nbytes: int, source: int, target: int, made: float) -> float:
@@ -251,9 +259,15 @@ class _Simulation:
                 begin = max(made, self.sending.get(a, 0.0), self.receiving.get(b, 0.0))
                 busy = begin + nbytes / self.cluster.machine.link_bandwidth
                 self.sending[a] = self.receiving[b] = busy
-            self.arrived[key] = begin + self.cluster.move_seconds(nbytes, source, target)
+            self.arrived[key] = begin + self._crossing(nbytes, source, target)
             self.moved += nbytes
         return self.arrived[key]
+
+    def _crossing(self, nbytes: int, source: int, target: int) -> float:
+        """Workers of one node see the same store."""
+        workers = self.cluster.workers
+        near = workers[source].node == workers[target].node
+        return 0.0 if near else self.cluster.move_seconds(nbytes, source, target)
 
 
 class _Room:

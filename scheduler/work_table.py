@@ -59,6 +59,12 @@ _VIEWS = (
 # -- rules of single types ---------------------------------------------------------------------------------------
 
 
+def _norm_grad(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """Half of it is the normalising, unless that is given."""
+    given = len(ins) == 3
+    return rowwise(cheap=8 if given else 12, reductions=2 if given else 4, calls=9 if given else 17)(ins, outs, attrs)
+
+
 def _gather(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     """Each index is one run of memory, or one for each place before its axis; what is not gathered is not read."""
     params, indices = ins
@@ -86,6 +92,11 @@ def _scatter(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     """Every element that is added finds its place alone."""
     updates = ins[0] if "num_segments" in attrs or "index" in attrs else ins[2]
     return Work(irregular=0.3 * size(updates), nbytes=nbytes(ins) + nbytes(outs), calls=8)
+
+
+def _load(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """Disks are slower than memory by a factor of ten or so."""
+    return Work(nbytes=10 * nbytes(outs), calls=100)
 
 
 def _sort(weight: float) -> Rule:
@@ -134,7 +145,8 @@ WORK: dict[str, Rule] = {
     "SparseSoftmaxCrossEntropyWithLogits": rowwise(cheap=4, dear=1, reductions=3, calls=12),
     "SparseSoftmaxCrossEntropyWithLogitsGrad": rowwise(cheap=9, dear=1, reductions=3, calls=12, over=1),
     "LayerNorm": rowwise(cheap=6, reductions=2, calls=9),
-    "LayerNormGrad": rowwise(cheap=12, reductions=4, calls=18),
+    "LayerNormScale": rowwise(cheap=0.01, calls=1),  # with the norm itself, which makes it on the way
+    "LayerNormGrad": _norm_grad,
     "LogSumExp": reduction(cheap=4, dear=1),
     **{name: reduction(cheap=1) for name in ("Sum", "Mean", "Prod", "Any", "All")},
     **{name: reduction(cheap=1) for name in ("Max", "Min")},
@@ -144,6 +156,7 @@ WORK: dict[str, Rule] = {
     # copies
     **dict.fromkeys(("Fill", "ZerosLike", "OnesLike"), fill),
     **dict.fromkeys(("Concat", "Stack", "Pad", "Roll", "Tril", "Triu", "MatrixDiag", "StridedSliceGrad"), copy),
+    "LoadTensor": _load,
     # one by one
     "Gather": _gather,
     "AdvancedIndex": _advanced_index,
@@ -192,8 +205,9 @@ READ = {
     **dict.fromkeys(("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"), ("strides", "dilation", "groups")),
     **dict.fromkeys(("MaxPool", "MaxPoolGrad", "MaxPoolGradGrad", "AvgPool", "AvgPoolGrad"), ("window",)),
     **dict.fromkeys(("Sum", "Mean", "Prod", "Any", "All", "Max", "Min", "ArgMax", "ArgMin", "LogSumExp"), ("axis",)),
-    **dict.fromkeys(("Softmax", "SoftmaxGrad", "LogSoftmax", "LayerNorm", "LayerNormGrad"), ("axis",)),
-    **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "Sort", "ArgSort", "Gather", "LinearScan"), ("axis",)),
+    **dict.fromkeys(("Softmax", "SoftmaxGrad", "LogSoftmax", "SoftmaxCrossEntropyWithLogits"), ("axis",)),
+    **dict.fromkeys(("LayerNorm", "LayerNormScale", "LayerNormGrad", "Sort", "ArgSort"), ("axis",)),
+    **dict.fromkeys(("Gather", "LinearScan"), ("axis",)),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -13,9 +14,9 @@ import pytest
 
 import distgrad as dg
 from distgrad.workers.kernels import KERNELS
-from distgrad.workers.kernels.into import INTO, Into, scratch
-from distgrad.workers.kernels.into_table import SCRATCH_BYTES
+from distgrad.workers.kernels.into import INTO, PAIRS, Into
 from distgrad.workers.kernels.math import NAMED
+from distgrad.workers.kernels.scratch import SCRATCH_BYTES, scratch
 
 from .cases import all_cases
 from .test_op_table import as_dtype
@@ -189,6 +190,7 @@ ROW_OPS: dict[str, Callable[[Draw, int, int], Use]] = {
     "LogSumExp": lambda draw, m, n: ((draw(m, n),), {"axis": (1,), "keepdims": False}),
     "LayerNorm": lambda draw, m, n: ((draw(m, n),), {"axis": (1,), "eps": 1e-5}),
     "LayerNormGrad": lambda draw, m, n: ((draw(m, n), draw(m, n)), {"axis": (1,), "eps": 1e-5}),
+    "LayerNormScale": lambda draw, m, n: ((draw(m, n),), {"axis": (1,), "eps": 1e-5}),
     "Max": lambda draw, m, n: ((draw(m, n),), {"axis": (1,), "keepdims": True}),
     "Min": lambda draw, m, n: ((draw(m, n),), {"axis": (1,), "keepdims": False}),
     "Sum": lambda draw, m, n: ((draw(m, n),), {"axis": (1,), "keepdims": False}),
@@ -243,6 +245,30 @@ def test_rows_are_the_kernels_but_for_rounding(op_type: str, dtype: Any) -> None
         exact = tuple(x.astype(np.longdouble) if x.dtype.kind == "f" else x for x in inputs)
         found, expected = computed(op_type, inputs, attrs), kernel(op_type, exact, attrs)
         check(op_type, found, expected.astype(dtype), inputs)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", LENGTHS)
+def test_a_normalised_x_and_its_scale_have_the_gradient_of_x(n: int, dtype: Any) -> None:
+    (g, x), attrs = row_use("LayerNormGrad", 3, n, dtype)
+    exact = tuple(v.astype(np.longdouble) for v in (g, x))
+    y, scale = computed("LayerNorm", (x,), attrs), computed("LayerNormScale", (x,), attrs)
+    found = computed("LayerNormGrad", (g, y, scale), attrs)
+    check("LayerNormGrad", found, kernel("LayerNormGrad", exact, attrs).astype(dtype), (g, x, scale))
+    check("LayerNormGrad", kernel("LayerNormGrad", (g, y, scale), attrs), found, (g, x, scale))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("second", sorted(PAIRS))
+def test_two_ops_computed_together_have_the_bits_of_each(second: str, dtype: Any) -> None:
+    pair = PAIRS[second]
+    for n, strided in itertools.product(LENGTHS, (False, True)):
+        inputs, attrs = row_use(second, 5, n, dtype)
+        expected = [computed(pair.first, inputs[pair.own :], attrs), computed(second, inputs, attrs)]
+        found = [fresh(np.empty((*x.shape, 2), dtype))[..., 0] if strided else fresh(x) for x in expected]
+        pair.function(*found, *inputs, **attrs)
+        for x, y in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(x, y)
 
 
 @pytest.mark.parametrize("axis", [(0,), (0, 1), (0, 1, 2), (1, 2), (2,), (1,), (0, 2), ()])

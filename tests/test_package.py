@@ -20,9 +20,10 @@ ROOT = Path(__file__).parent.parent
 
 #: The public names that the documentation promises.
 API = [
-    "AggregationMethod", "BudgetError", "Defun", "Graph", "IndexedSlices", "NoGradient", "NotDifferentiable",
-    "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable",
-    "add_n", "cast", "check_graph", "constant", "control_dependencies", "custom_gradient", "device",
+    "AggregationMethod", "BudgetError", "Defun", "DeviceError", "Graph", "IndexedSlices", "NoGradient",
+    "NotDifferentiable", "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "Tensor",
+    "UnconnectedGradients", "Variable", "add_n", "cast", "check_graph", "constant", "control_dependencies",
+    "custom_gradient", "device",
     "explain_gradient", "function", "grad", "grad_pass_through", "gradients", "group", "hessian", "hessians", "hvp",
     "identity", "jacobian", "jvp", "linalg", "name_scope", "nn", "no_gradient", "no_op", "ones", "ones_like", "op",
     "placeholder", "prevent_gradient", "random", "rank", "raw_ops", "recompute_grad", "shape", "size", "stop_gradient",

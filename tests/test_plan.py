@@ -34,14 +34,14 @@ from .step_graphs import LONG, Steps, chain, random_steps, ray_cluster, towers
 
 
 def good() -> Plan:
-    """x -> a -> b -> c; a, c -> d, where d waits for b; a on device "one", the rest on "two"
+    """x -> a -> b -> c; a, c -> d, where d waits for b; a on worker 0, the rest on worker 1
 
     task 0: a; task 1: b, c, d. Values: x 0, a 1, b 2, c 3, d 4; c and d are fetched.
     """
     s = Steps(LONG)
-    a = s.work(s.given(), device="one")
-    c = s.work(s.work(a, device="two"), device="two")
-    d = s.work(a, c, after=[1], device="two")
+    a = s.work(s.given(), device="worker:0")
+    c = s.work(s.work(a, device="worker:1"), device="worker:1")
+    d = s.work(a, c, after=[1], device="worker:1")
     return partition(s.program(c, d), ray_cluster(2))
 
 
@@ -49,8 +49,8 @@ def waiting() -> Plan:
     """x -> a; x -> b, which waits for a; on two devices: tasks 0 and 1"""
     s = Steps(LONG)
     x = s.given()
-    a = s.work(x, device="one")
-    return partition(s.program(a, s.work(x, device="two", after=[0])), ray_cluster(2))
+    a = s.work(x, device="worker:0")
+    return partition(s.program(a, s.work(x, device="worker:1", after=[0])), ray_cluster(2))
 
 
 def task(plan: Plan, k: int, **changes: Any) -> Plan:
@@ -89,8 +89,8 @@ def with_useless_copy() -> Plan:
     """constant -> a (task 0); x -> b (task 1), with a copy of the constant"""
     s = Steps(LONG)
     c = s.add("Const", attrs={"value": np.zeros(LONG, np.float32)})
-    a = s.work(c, s.given(), device="one")
-    plan = partition(s.program(a, s.work(s.given(), device="two")), ray_cluster(2))
+    a = s.work(c, s.given(), device="worker:0")
+    plan = partition(s.program(a, s.work(s.given(), device="worker:1")), ray_cluster(2))
     return task(plan, 1, steps=(0, 2))
 
 
@@ -106,7 +106,10 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         "task 1: step 9 is out of order or not of the program",
     ),
     "task without steps": (lambda: task(good(), 0, steps=()), "task 0 has no steps"),
-    "mixed devices": (lambda: task(good(), 1, device="one"), "task 1 is on device 'one', its step 1 .* on 'two'"),
+    "mixed devices": (
+        lambda: task(good(), 1, device="worker:0"),
+        "task 1 is on device 'worker:0', its step 1 .* 'worker:1'",
+    ),
     "tasks out of order": (
         lambda: replace(good(), tasks=good().tasks[::-1]),
         "task 0 reads value 1, which nothing before it gives: tasks are not in order",
@@ -176,13 +179,13 @@ def test_constants_and_views_of_what_is_given_are_copied_and_nothing_else() -> N
 
 
 def test_values_with_the_same_readers_travel_as_one_bundle() -> None:
-    """x -> a, b, c (one device); a, b -> d; a, b, c -> e (others): {a, b} and {c}"""
+    """x -> a, b, c (worker 0); a, b -> d; a, b, c -> e (others): {a, b} and {c}"""
     s = Steps(LONG)
     x = s.given()
-    a, b, c = (s.work(x, device="one") for _ in range(3))
-    d = s.add("AddN", a, b, device="two")
-    e = s.add("AddN", a, b, c, device="three")
-    plan = partition(s.program(d, e), ray_cluster(1))
+    a, b, c = (s.work(x, device="worker:0") for _ in range(3))
+    d = s.add("AddN", a, b, device="worker:1")
+    e = s.add("AddN", a, b, c, device="worker:2")
+    plan = partition(s.program(d, e), ray_cluster(3))
     assert [(each.values, each.readers) for each in plan.bundles[:2]] == [((a, b), (1, 2)), ((c,), (2,))]
 
 
@@ -277,7 +280,9 @@ def test_a_plan_of_many_steps_survives_pickling() -> None:
 
 
 def test_a_plan_comes_back_from_json() -> None:
-    plan = partition(random_steps(100, seeded(3), devices=(None, "gpu")), ray_cluster(2), Options(granularity=1e-4))
+    plan = partition(
+        random_steps(100, seeded(3), devices=(None, "worker:1")), ray_cluster(2), Options(granularity=1e-4)
+    )
     assert from_plain(json.loads(plan.to_json()), plan.program, plan.cluster) == plan
 
 
@@ -333,10 +338,17 @@ def test_the_explanation_says_when_feeding_takes_longest() -> None:
     assert "what is fed and read: 1020.0 MiB leave the driver's node, one after another" in text
 
 
-def test_the_explanation_says_where_steps_for_a_gpu_run_without_one() -> None:
+def test_the_explanation_says_which_devices_have_how_many_tasks() -> None:
+    """x -> a -> b (gpu) -> c"""
     s = Steps()
-    text = partition(s.program(s.work(s.given(), device="gpu")), local_cluster(1, 1 << 30)).explain()
-    assert "no worker has a GPU: steps on device 'gpu' run on cpus" in text
+    plan = partition(s.program(s.work(s.work(s.work(s.given()), device="gpu"))), local_cluster(1, 1 << 30, gpus=1))
+    assert "(local: 1 worker, 1 cpu, 1 GPU)" in plan.explain()
+    assert "devices     2 tasks on any worker, 1 task on gpu\n" in plan.explain()
+    assert "1     0 @gpu  " in plan.explain()
+
+
+def test_the_explanation_names_no_devices_where_none_is_asked_for() -> None:
+    assert "devices" not in partition(chain(3), ray_cluster(2)).explain()
 
 
 def test_the_explanation_of_thousands_of_tasks_is_readable() -> None:

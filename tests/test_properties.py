@@ -86,7 +86,7 @@ def test_7_01_so_do_gradients_of_gradients(graph: RandomGraph) -> None:
 
 
 @common
-@given(graphs_and_xs(), st.lists(st.sampled_from([None, "a", "b"]), min_size=1, max_size=3))
+@given(graphs_and_xs(), st.lists(st.sampled_from([None, "cpu", "worker:0"]), min_size=1, max_size=3))
 def test_7_02_no_method_gate_or_placement_changes_values(
     case: tuple[RandomGraph, list[int]], devices: list[str | None]
 ) -> None:

@@ -24,7 +24,7 @@ def task(seconds: float, *reads: int, gives: tuple[int, ...] = (), **options: An
 
 
 def bundle(task: int, value: int, *readers: int, nbytes: int = 0, wanted: bool = False) -> Bundle:
-    return Bundle(task, (value,), readers, wanted, nbytes)
+    return Bundle(task, (value,), readers, wanted, False, nbytes)
 
 
 def local(cpus: int) -> Cluster:
@@ -87,9 +87,10 @@ def test_replaying_a_plan_takes_what_it_predicts() -> None:
     assert replay(plan).seconds == pytest.approx(plan.predictions.seconds, rel=0.05)
 
 
-def test_labelled_workers_take_the_tasks_of_their_device() -> None:
-    cluster = Cluster((Worker(1), Worker(1, labels={"device": "big"})), FREE, "labelled", "ray")
-    assert (eligible(cluster, 1, 0, "big"), eligible(cluster, 1, 0, "other")) == ((1,), (0, 1))
+def test_workers_of_a_device_that_have_room_take_its_tasks() -> None:
+    big = {"size": "big"}
+    cluster = Cluster((Worker(4), Worker(1, labels=big), Worker(2, labels=big)), FREE, "labelled", "ray")
+    assert [eligible(cluster, 2, 0, device) for device in ("size=big", None, "worker:1")] == [(2,), (0, 2), ()]
 
 
 # -- moves -------------------------------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ their order changes a bit.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import itemgetter
@@ -21,12 +20,15 @@ from distgrad.scheduler.fuse import LOSSES, REDUCTIONS
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.crew import Crew
-from distgrad.workers.kernels.into import INTO, Into
+from distgrad.workers.kernels.into import INTO, PAIRS, Into
 from distgrad.workers.kernels.into_rows import whole_sum
+from distgrad.workers.kernels.scratch import several
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: A function and how to pick its arguments from the values of a block.
 Call = tuple[Callable[..., Any], Callable[[Any], Any]]
+#: The same while a body is compiled: each argument is named by a pair.
+Named = tuple[Callable[..., Any], list[tuple[str, int]]]
 
 #: So many elements a block has, where its rows are not longer. Fewer would stay in a nearer cache, but two threads hand
 #: the interpreter's lock to each other after every call, and that takes as long as a call on a short block.
@@ -83,7 +85,8 @@ class Blocks:
 
     def _work(self, views: Sequence[Array], parts: Sequence[Array], numbers: Iterator[int]) -> None:
         """One thread's share. The values of a block are in one list: views, scratch, parts of reductions."""
-        height, rows, scratch = self._height, self._rows, _buffers(self._scratch, self._height)
+        height, rows = self._height, self._rows
+        scratch = several([((height, *shape), dtype) for shape, dtype in self._scratch], "blocks")
         first, last = len(views), len(views) + len(scratch)
         values: list[Any] = [*views, *scratch, *parts]
         for number in numbers:
@@ -117,7 +120,7 @@ class _Body:
         self._inner: dict[int, int] = {}  # value -> its scratch buffer
         self._free: list[int] = []
         self._last = {v: i for i, inner in enumerate(step.body) for v in inner.inputs}
-        named = [self._call(i, inner) for i, inner in enumerate(step.body)]
+        named = self._named(step.body)
         starts = {"view": 0, "scratch": len(self.cuts), "part": len(self.cuts) + len(self.scratch)}
         self.calls: list[Call] = [
             (run, picker([starts[kind] + i for kind, i in places])) for run, places in named
@@ -131,7 +134,22 @@ class _Body:
         rows: int = -(-self.rows // max(count, 1))
         return max(rows, 1)
 
-    def _call(self, i: int, step: Step) -> tuple[Callable[..., Any], list[tuple[str, int]]]:
+    def _named(self, body: Sequence[Step]) -> list[Named]:
+        """The calls, of which one may compute two steps."""
+        earlier = pairs(body)
+        alone = [i for i in range(len(body)) if i not in earlier.values()]
+        return [self._both(i, body[earlier[i]], body[i]) if i in earlier else self._call(i, body[i]) for i in alone]
+
+    def _both(self, i: int, first: Step, step: Step) -> Named:
+        """The step at place i, and with it an earlier one."""
+        inputs = [self._operand(step, v) for v in step.inputs]
+        made = [first.outputs[0], step.outputs[0]]
+        outs = [self._result(v) for v in made]
+        dying = [v for v in dict.fromkeys([*step.inputs, *made]) if v in self._inner and self._last.get(v, i) <= i]
+        self._release(dying)
+        return partial(PAIRS[step.type].function, **self._attrs(step)), [*outs, *inputs]
+
+    def _call(self, i: int, step: Step) -> Named:
         inputs = [self._operand(step, v) for v in step.inputs]
         entry, attrs = entry_of(step, self._types), self._attrs(step)
         out_of = step.outputs[0]
@@ -203,6 +221,21 @@ class _Body:
         return partial(_fold_block, ufunc, (0, *(a - self.split + 1 for a in axes if a >= self.split)))
 
 
+def pairs(body: Sequence[Step]) -> dict[int, int]:
+    """The steps that are computed together with an earlier one, which nobody reads before: for each where that is."""
+    places: dict[Any, int] = {}
+    found: dict[int, int] = {}
+    for i, step in enumerate(body):
+        places[step.type, step.inputs] = i
+        pair = PAIRS.get(step.type)
+        k = None if pair is None else places.get((pair.first, step.inputs[pair.own :]))
+        if k is None or k in found.values() or body[k].attrs != step.attrs:
+            continue
+        if not any(body[k].outputs[0] in between.inputs for between in body[k + 1 : i + 1]):
+            found[i] = k
+    return found
+
+
 def entry_of(step: Step, types: Sequence[Spec]) -> Into:
     """How a step is computed into a buffer. A sum of two is an addition, which is one call less."""
     if step.type == "AddN" and len(step.inputs) == 2 and types[step.outputs[0]].dtype.itemsize > 2:
@@ -227,20 +260,3 @@ def picker(places: Sequence[int]) -> Callable[[Any], Any]:
 
 def _picked(places: Sequence[int], values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple([values[i] for i in places])
-
-
-_LOCAL = threading.local()
-
-
-def _buffers(wanted: Sequence[tuple[Shape, DType]], height: int) -> list[Array]:
-    """Scratch arrays of this thread, each with `height` rows, one behind the other in one buffer that is kept."""
-    sizes = [-(-height * math.prod(shape) * dtype.itemsize // 64) * 64 for shape, dtype in wanted]
-    kept = getattr(_LOCAL, "buffer", None)
-    if kept is None or kept.size < sum(sizes):
-        kept = _LOCAL.buffer = np.empty(max(sum(sizes), 2 << 20), np.uint8)
-    made, at = [], 0
-    for (shape, dtype), size in zip(wanted, sizes, strict=True):
-        flat = kept[at : at + height * math.prod(shape) * dtype.itemsize].view(dtype)
-        made.append(flat.reshape((height, *shape)))
-        at += size
-    return made

@@ -14,17 +14,17 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.handles import Handle, value_of
 from distgrad.scheduler.plan import Plan, Task
-from distgrad.scheduler.program import Step
-from distgrad.workers import blas, numerics, reference
+from distgrad.workers import blas, numerics
 from distgrad.workers.backends import Backend
-from distgrad.workers.crew import crew
-from distgrad.workers.eager import Eager
+from distgrad.workers.body import Compiled, body_of
 from distgrad.workers.pool import inside, run_side_by_side
-from distgrad.workers.tape import StepFailed, Tape
-from distgrad.workers.watch import Stopped, Watch
+from distgrad.workers.watch import Watch
 
 Array = np.ndarray[Any, np.dtype[Any]]
+#: What comes in: an array, or a handle on one that may be elsewhere.
+Value = Array | Handle
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Engine:
         self.plan = plan
         self.settings = settings
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
-        self._bodies: list[Tape | Eager | None] = [None] * len(plan.tasks)
+        self._bodies: list[Compiled | None] = [None] * len(plan.tasks)
         self._cpus = max((task.cpus for task in plan.tasks), default=1)
         self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
         self._simple = settings.timeout is None and min(self._room, len(plan.tasks)) <= 1
@@ -58,9 +58,11 @@ class Engine:
         self._uses = _uses(plan)
         self._dead = _dead_after(plan)
 
-    def run(self, feeds: Sequence[Array], state: Mapping[str, Array]) -> tuple[list[Array], dict[str, Array]]:
+    def run(self, feeds: Sequence[Value], state: Mapping[str, Value]) -> tuple[list[Array], dict[str, Array]]:
         """The fetched values, and what the program writes."""
         program = self.plan.program
+        feeds = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
+        state = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
         values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
         for key, v in program.reads:
             values[v] = state[key]
@@ -92,49 +94,12 @@ class Engine:
         return self._uses.copy()
 
     def run_task(self, i: int, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
-        try:
-            return (self._bodies[i] or self._compile(i)).run(given, watch)
-        except StepFailed as e:
-            error = self._explained(i, given, e)
-        try:
-            raise error
-        finally:
-            del error  # which would hold this frame, and be held by it
+        return (self._bodies[i] or self._compile(i)).run(given, watch)
 
-    def _compile(self, i: int) -> Tape | Eager:
+    def _compile(self, i: int) -> Compiled:
         """A task's compiled steps. Two threads that need it at the same time make it twice, which harms nobody."""
-        task, types, backend = self.plan.tasks[i], self.plan.program.types, self.settings.backend
-        made: Tape | Eager
-        if backend.name == "numpy":
-            made = Tape(self._steps(i), types, task.reads, task.gives, crew(task.cpus))
-        else:
-            made = Eager(self._steps(i), types, task.reads, task.gives, backend)
-        self._bodies[i] = made
+        made = self._bodies[i] = Compiled(body_of(self.plan, i), self.settings.backend)
         return made
-
-    def _steps(self, i: int) -> list[Step]:
-        return [self.plan.program.steps[k] for k in self.plan.tasks[i].steps]
-
-    def _explained(self, i: int, given: Sequence[Array], failure: StepFailed) -> BaseException:
-        """What a step raised, with the op, the user's line and the inputs' types."""
-        cause, step = failure.__cause__, failure.step
-        assert cause is not None
-        if step is not None and not isinstance(cause, Stopped):
-            if step.body:
-                step = self._culprit(i, given) or step
-            reference.note(cause, step, [self.plan.program.types[v] for v in step.inputs])
-        return cause
-
-    def _culprit(self, i: int, given: Sequence[Array]) -> Step | None:
-        """The step inside of a fused one that fails: it is found by running all of the task step by step."""
-        values = dict(zip(self.plan.tasks[i].reads, given, strict=True))
-        for step in self._steps(i):
-            for each in step.body or (step,):
-                try:
-                    reference.run_steps((each,), self.plan.program.types, values)
-                except Exception:
-                    return each
-        return None
 
 
 _NOTHING = nullcontext()

@@ -17,7 +17,7 @@ from distgrad.ops.builder import as_dtype, cast, make, promote, same, typed
 from distgrad.ops.control import ones, zeros
 from distgrad.ops.conv import avg_pool, conv2d, max_pool
 from distgrad.ops.index import gather
-from distgrad.ops.math import add, exp, greater_equal, multiply, rsqrt, sigmoid, tanh, where
+from distgrad.ops.math import add, exp, greater_equal, multiply, sigmoid, tanh, where
 from distgrad.ops.random import uniform
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import RegisterGradient, define
@@ -319,6 +319,13 @@ _layer_norm = define("LayerNorm", same)
 _layer_norm_grad_op = define("LayerNormGrad", same)
 
 
+def _scale_infer(x: Typed, *, axis: tuple[int, ...], eps: float) -> tuple[Shape, DType]:
+    return reduced_shape(x.shape, axis, True), x.dtype
+
+
+_layer_norm_scale = define("LayerNormScale", _scale_infer)
+
+
 def layer_norm(
     x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, eps: float = 1e-5, name: str | None = None
 ) -> Tensor:
@@ -365,14 +372,20 @@ def _layer_norm_grad_grad(op: Operation, h: Tensor) -> Any:
     It is linear in g, and symmetric, because the Jacobian of normalising is.
     """
     g, x = op.inputs
-    axes, eps = op.attrs["axis"], op.attrs["eps"]
-    centred = x - _mean(x, axes)
-    r = rsqrt(_mean(centred * centred, axes) + eps)
-    y = make(_layer_norm, (x,), op.attrs)
+    axes = op.attrs["axis"]
+    y, r = make(_layer_norm, (x,), op.attrs), make(_layer_norm_scale, (x,), op.attrs)
     to_g = make(_layer_norm_grad_op, (h, x), op.attrs)
     gy, hy = _mean(g * y, axes), _mean(h * y, axes)
     spread = _mean(h * (g - _mean(g, axes)), axes) - gy * hy
     return to_g, -r * (r * y * spread + gy * to_g + hy * make(_layer_norm_grad_op, (g, x), op.attrs))
+
+
+@RegisterGradient("LayerNormScale")
+def _layer_norm_scale_grad(op: Operation, g: Tensor) -> Any:
+    """r = (mean(c * c) + eps) ** -0.5 with c the centred x: its slope is -r**3 * c / n, and r * c is x normalised."""
+    (x,), (r,), axes = op.inputs, op.outputs, op.attrs["axis"]
+    y = make(_layer_norm, (x,), op.attrs)
+    return g * r * r * y / -max(size_of(x.shape[i] for i in axes), 1)
 
 
 def _mean(x: Tensor, axes: tuple[int, ...]) -> Tensor:

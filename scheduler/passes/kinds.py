@@ -27,8 +27,8 @@ LAYOUT = frozenset(("Reshape", "Transpose", "StridedSlice", "Split", "Unstack", 
 KEEPS_ROWS = UNARY | BROADCASTING | PASSING | {
     "Reshape", "AddN", "Sum", "Mean", "Max", "Min", "Prod", "Any", "All", "LogSumExp", "Concat", "Stack", "MatMul",
     "ZerosLike", "OnesLike", "ReluGrad", "LeakyReluGrad", "GeluGrad", "Softmax", "SoftmaxGrad", "LogSoftmax",
-    "LayerNorm", "LayerNormGrad", "SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits",
-    "SparseSoftmaxCrossEntropyWithLogitsGrad",
+    "LayerNorm", "LayerNormScale", "LayerNormGrad", "SoftmaxCrossEntropyWithLogits",
+    "SparseSoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogitsGrad",
 }  # fmt: skip
 #: The results lie row by row whatever the inputs do.
 MAKES_ROWS = frozenset(("Fill", "StridedSliceGrad", "AddSlices", "AdvancedIndexGrad", "UnsortedSegmentSum"))

@@ -253,7 +253,7 @@ def filled(step: Step, shape: tuple[int, ...]) -> Array:
 
 def _foldable(step: Step, types: Sequence[Spec]) -> bool:
     definition = OPS[step.type]
-    if definition.stateful or definition.kernel is not None or step.type in _REPEATING:
+    if definition.stateful or definition.at_run or definition.kernel is not None or step.type in _REPEATING:
         return False
     read, made = _bytes(types, step.inputs), _bytes(types, step.outputs)
     return read + made <= FOLDED_BYTES or (step.type in LAYOUT and made <= read)

@@ -1,4 +1,4 @@
-"""Activations whose slope is computed with them: what both need is computed once, and x need not be kept.
+"""Functions whose slope is computed with them: what both need is computed once, and x need not be kept.
 
 Only where steps are fused, since every op here is a sweep over memory otherwise. A library with kernels of its own for
 these ops is better served by the ops themselves.
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.scheduler.passes.norms import norms
 from distgrad.scheduler.passes.sums import inserted
 from distgrad.scheduler.program import Program, Step, check_program
 from distgrad.types import Spec
@@ -21,7 +22,8 @@ _CUBIC = _LINEAR * 0.044715
 
 
 def slopes(program: Program) -> Program:
-    """Compute the slope of each Gelu beside its value, if its gradient is computed too. Keeps every bit.
+    """Compute the slope of each Gelu beside its value, if its gradient is computed too: that keeps every bit. And let
+    gradients of layer norms read what the norms made, which changes their rounding.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler import lower
@@ -32,6 +34,10 @@ def slopes(program: Program) -> Program:
     >>> [step.type for step in slopes(lower(fetches, [x])).steps if step.type in ("Exp", "Gelu", "GeluGrad")]
     ['Exp']
     """
+    return norms(_gelus(program))
+
+
+def _gelus(program: Program) -> Program:
     forward = {(s.inputs, s.attrs["approximate"]): i for i, s in enumerate(program.steps) if _is(s, "Gelu", program)}
     backward: dict[int, list[int]] = {}
     for i, step in enumerate(program.steps):

@@ -6,7 +6,7 @@ from importlib import import_module
 
 from .case import Case
 
-FAMILIES = ("control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random")
+FAMILIES = ("control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random", "files")
 
 
 def all_cases() -> dict[str, list[Case]]:

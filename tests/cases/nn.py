@@ -173,4 +173,8 @@ CASES = {
             lambda x: layer_norm_grad(x, (0, 1), 0.5),
         ),
     ],
+    "LayerNormScale": [  # what second derivatives are made of
+        Case(grad(lambda x: grad(nn.layer_norm)(x)[0]), (arr(3, 5),), None, order=1),
+        Case(grad(lambda x: grad(lambda x: nn.layer_norm(x, axis=(0, 1), eps=0.5))(x)[0]), (arr(3, 2),), None, order=1),
+    ],
 }

@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from distgrad.workers.kernels import array, control, conv, index, linalg, math, matmul, nn, random, reduce
+from distgrad.workers.kernels import array, control, conv, files, index, linalg, math, matmul, nn, random, reduce
 from distgrad.workers.kernels import torch as torch  # PyTorch's own kernels; the library itself they import late
 from distgrad.workers.kernels import torch_conv as torch_conv
 from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel, lookup
 
 __all__ = [
-    "KERNELS", "KERNELS_OF", "array", "control", "conv", "index", "kernel", "linalg", "lookup", "math", "matmul", "nn",
+    "KERNELS", "KERNELS_OF", "array", "control", "conv", "files", "index", "kernel", "linalg", "lookup", "math", "matmul", "nn",
     "random", "reduce",
 ]  # fmt: skip

@@ -7,12 +7,12 @@ what they add up is added in their order, so neither the number of threads nor t
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from distgrad.workers.kernels.scratch import several
 from distgrad.workers.kernels.sharing import each
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,8 +28,6 @@ ALONE_BYTES = 1 << 19
 #: At most so many sums grow side by side, in at most so many bytes unless two are more.
 LANES = 8
 SUMS_BYTES = 32 << 20
-#: A thread keeps this much of its memory for the next block: to touch fresh memory costs as much as to fill it.
-KEPT_BYTES = 16 << 20
 
 
 class Extent(NamedTuple):
@@ -99,19 +97,9 @@ def _ends(part: Sequence[int]) -> Range:
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
-_LOCAL = threading.local()
-
-
-def scratch(dtype: Any, *sizes: int) -> list[Array]:
+def pieces(dtype: Any, *sizes: int) -> list[Array]:
     """Flat arrays of so many elements each, with anything in them, until this thread asks again."""
-    spans = [-(-size * dtype.itemsize // 64) * 64 for size in sizes]
-    memory = getattr(_LOCAL, "memory", None)
-    if memory is None or memory.size < sum(spans):
-        memory = np.empty(sum(spans), np.uint8)
-        if memory.size <= KEPT_BYTES:
-            _LOCAL.memory = memory
-    starts = [sum(spans[:i]) for i in range(len(spans))]
-    return [memory[at : at + size * dtype.itemsize].view(dtype) for at, size in zip(starts, sizes, strict=True)]
+    return several([((size,), dtype) for size in sizes], "windows")
 
 
 def shaped(flat: Array, shape: Sequence[int]) -> Array:

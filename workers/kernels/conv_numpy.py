@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from distgrad.workers.kernels import conv_winograd as winograd
-from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, run, scratch, shaped, total
+from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, pieces, run, shaped, total
 
 #: Windows with fewer numbers in a row are copied cell by cell for many windows, not window by window: longer runs.
 FEW_CELLS = 16
@@ -152,7 +152,7 @@ def _columns(x: Array, windows: Windows, block: Block, width: int) -> Array:
     n, c = images[1] - images[0], x.shape[3]
     positions, cells = (n, bottom - top, width), (kh, kw, c)
     frame_size = n * (rows[1] - rows[0]) * (cols[1] - cols[0]) * c
-    frame, flat = scratch(x.dtype, frame_size, math.prod(positions + cells))
+    frame, flat = pieces(x.dtype, frame_size, math.prod(positions + cells))
     seen = framed(x, images, rows, cols, frame)
     a, b, d, e = seen.strides
     view = as_strided(seen, positions + cells, (a, sh * b, sw * d, dh * b, dw * d, e), writeable=False)
@@ -189,7 +189,7 @@ def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, block: Bl
     start, stop = windows.seeing(0, rows, g.shape[1])
     tall, wide = windows.phases(0, rows, (start, stop)), windows.phases(1, (0, out.shape[2]), (0, ow))
     shape = *windows.strides, n, tall[1] - tall[0], wide[1] - wide[0], c
-    flat, memory = scratch(g.dtype, taps.shape[0] * n * (stop - start) * ow * c, math.prod(shape))
+    flat, memory = pieces(g.dtype, taps.shape[0] * n * (stop - start) * ow * c, math.prod(shape))
     terms = g[first:last, start:stop].reshape(-1, g.shape[3])
     products = np.matmul(terms, taps, out=shaped(flat, (taps.shape[0], terms.shape[0], c)))
     sums = shaped(memory, shape)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, run, scratch, shaped, total
+from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, pieces, run, shaped, total
 
 #: What becomes of the taps along one axis.
 _TAPS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
@@ -64,7 +64,7 @@ def _extent(out: Array, channels: int) -> Extent:
 def _memory(n: int, th: int, tw: int, x: Array, made: int, more: int = 0) -> list[Array]:
     """Two pieces of memory, of which each step reads one and fills the other, and another one."""
     size = 16 * n * th * tw * max(x.shape[3], made)
-    return scratch(x.dtype, size, size, more)
+    return pieces(x.dtype, size, size, more)
 
 
 def _correlate_block(x: Array, taps: Array, origin: Range, out: Array, block: Block) -> None:

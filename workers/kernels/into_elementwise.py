@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.workers.kernels.into_table import INTO, Array, Function, Into, apart, generic, into, scratch
+from distgrad.workers.kernels.into_table import INTO, Array, Function, Into, generic, into
 from distgrad.workers.kernels.math import NAMED, log1p_single
 from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, NORMAL_PEAK, SQRT_HALF
+from distgrad.workers.kernels.scratch import apart, scratch
 
 _BOOL = np.dtype(bool)
 _BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}

@@ -7,22 +7,23 @@ in: its sums are taken by loops that NumPy or BLAS run row by row. The sum of co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
 from typing import Any
 
 import numpy as np
 
 from distgrad.workers.kernels.into_elementwise import constant, keep
-from distgrad.workers.kernels.into_table import INTO, Array, Function, Into, apart, generic, scratch
+from distgrad.workers.kernels.into_table import INTO, PAIRS, Array, Function, Into, Pair, generic
 from distgrad.workers.kernels.nn import check_labels
+from distgrad.workers.kernels.scratch import apart, scratch
 
 _BOOL = np.dtype(bool)
 
 
 def rows(*op_types: str, main: int = 0, reduces: bool = False) -> Callable[[Function], Function]:
-    """Register `f(out, *inputs, **attrs)` for floats along the last axes, with what has the rank of the input `main` as
-    a matrix of rows, and the rest (and what `reduces`) as a vector. Other axes and dtypes are left to the kernel.
+    """Register `f(out, *inputs, **attrs)` for floats along the last axes, with what has the shape of the input `main`
+    as a matrix of rows, and the rest (and what `reduces`) as a vector. Other axes and dtypes are left to the kernel.
     """
 
     def register(f: Function) -> Function:
@@ -41,12 +42,40 @@ def _on_rows(op_type: str, f: Function, main: int, reduces: bool) -> Function:
         if not n or out.dtype.char not in "fd" or x.dtype != out.dtype:
             return generic(op_type, out, *inputs, **attrs)
         made = out if out.flags.c_contiguous else scratch(out.shape, out.dtype, "made")
-        parts = [_matrix(v, n, i) if v.ndim == x.ndim else v.reshape(-1) for i, v in enumerate(inputs)]
-        f(made.reshape(-1) if reduces else made.reshape(-1, n), *parts, **attrs)
+        f(made.reshape(-1) if reduces else made.reshape(-1, n), *_parts(inputs, x, n), **attrs)
         if made is not out:
             np.copyto(out, made)
 
     return function
+
+
+def together(first: str, second: str, main: int = 0) -> Callable[[Function], Function]:
+    """Register `f(first, second, *inputs of the second, **attrs)`, in the same way, for two ops along the same rows."""
+
+    def register(f: Function) -> Function:
+        PAIRS[second] = Pair(first, main, _both_on_rows(first, second, f, main))
+        return f
+
+    return register
+
+
+def _both_on_rows(first: str, second: str, f: Function, main: int) -> Function:
+    @wraps(f)
+    def function(one: Array, two: Array, *inputs: Array, **attrs: Any) -> None:
+        x = inputs[main]
+        n = _row_length(x, attrs.get("axis", -1))
+        fast = n and one.dtype.char in "fd" and x.dtype == one.dtype == two.dtype
+        if not fast or not (one.flags.c_contiguous and two.flags.c_contiguous):
+            INTO[first](one, *inputs[main:], **attrs)
+            return INTO[second](two, *inputs, **attrs)
+        outs = [v.reshape(-1, n) if v.shape == x.shape else v.reshape(-1) for v in (one, two)]
+        f(*outs, *_parts(inputs, x, n), **attrs)
+
+    return function
+
+
+def _parts(inputs: Sequence[Array], x: Array, n: int) -> list[Array]:
+    return [_matrix(v, n, i) if v.shape == x.shape else v.reshape(-1) for i, v in enumerate(inputs)]
 
 
 def _row_length(x: Array, axis: Any) -> int:
@@ -172,7 +201,22 @@ def sparse_softmax_cross_entropy(out: Array, logits: Array, labels: Array) -> No
 @rows("SparseSoftmaxCrossEntropyWithLogitsGrad", main=1)
 def sparse_softmax_cross_entropy_grad(out: Array, g: Array, logits: Array, labels: Array) -> None:
     places = _label_places(labels, logits)
-    _, total = _exp_shifted(logits, out)
+    _slope_of_loss(out, g, _exp_shifted(logits, out)[1], places)
+
+
+@together("SparseSoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogitsGrad", main=1)
+def sparse_softmax_cross_entropy_and_grad(loss: Array, out: Array, g: Array, logits: Array, labels: Array) -> None:
+    places = _label_places(labels, logits)
+    logits.reshape(-1).take(places, out=loss, mode="clip")  # before `out` is filled, which may be the same memory
+    top, total = _exp_shifted(logits, out)
+    np.subtract(loss, top, top)
+    np.log(total, loss)
+    np.subtract(loss, top, loss)
+    _slope_of_loss(out, g, total, places)
+
+
+def _slope_of_loss(out: Array, g: Array, total: Array, places: Array) -> None:
+    """From exp(logits - top), with `total` the sums of its rows."""
     np.divide(g, total, total)  # g / sum first, then one product: softmax itself would be a sweep more
     np.multiply(out, total[:, None], out)
     out.reshape(-1)[places] -= g
@@ -214,19 +258,33 @@ def layer_norm(out: Array, x: Array, *, axis: Any, eps: float) -> None:
     np.multiply(out, r[:, None], out)
 
 
+@rows("LayerNormScale", reduces=True)
+def layer_norm_scale(out: Array, x: Array, *, axis: Any, eps: float) -> None:
+    np.copyto(out, _centre(x, eps, scratch(x.shape, x.dtype, "a")))
+
+
+@together("LayerNorm", "LayerNormScale")
+def layer_norm_and_scale(out: Array, scale: Array, x: Array, *, axis: Any, eps: float) -> None:
+    r = _centre(x, eps, out)
+    np.copyto(scale, r)
+    np.multiply(out, r[:, None], out)
+
+
 @rows("LayerNormGrad")
-def layer_norm_grad(out: Array, g: Array, x: Array, *, axis: Any, eps: float) -> None:
-    """r * (g - mean(g) - c * r * r * mean(g * c)), with c the centred x: x is never divided by its deviation."""
-    n, c = constant(x.shape[1], x.dtype), scratch(x.shape, x.dtype, "a")
-    r = _centre(x, eps, c)
-    slope, mean = _dots(g, c, _vector(x, "slope")), _sums(g, _vector(x, "mean"))
-    for factor in (r, r):
+def layer_norm_grad(
+    out: Array, g: Array, x: Array, scale: Array | None = None, *, axis: Any, eps: float
+) -> None:
+    """r * (g - mean(g) - c * r * r * mean(g * c)), with c the centred x: x is never divided by its deviation. Where
+    the scale r is given, x is normalised already: then c * r is x."""
+    n, t, means = constant(x.shape[1], x.dtype), scratch(x.shape, x.dtype, "a"), scratch((2, len(x)), x.dtype, "slope")
+    c, r = (t, _centre(x, eps, t)) if scale is None else (x, scale)
+    mean, slope = _sums(g, means[0]), _dots(g, c, means[1])
+    np.divide(means, n, means)
+    for factor in (r, r) if scale is None else ():
         np.multiply(slope, factor, slope)
-    np.divide(slope, n, slope)
-    np.divide(mean, n, mean)
-    np.multiply(c, slope[:, None], c)
-    np.add(c, mean[:, None], c)
-    np.subtract(g, c, out)
+    np.multiply(c, slope[:, None], t)
+    np.add(t, mean[:, None], t)
+    np.subtract(g, t, out)
     np.multiply(out, r[:, None], out)
 
 

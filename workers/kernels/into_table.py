@@ -1,12 +1,10 @@
-"""The table of kernels that write into given buffers, the decorator that fills it, and the memory they work in.
+"""The table of kernels that write into given buffers, and the decorator that fills it.
 
 Only NumPy: what another array library needs, its own allocator and fuser do.
 """
 
 from __future__ import annotations
 
-import math
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
@@ -41,7 +39,19 @@ class Into:
             self.function(out, *inputs, **attrs)
 
 
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How an op is computed together with another one, `first`, that reads the same but for this one's `own` inputs:
+    as `function(out of the first, out, *inputs, **attrs)`, with the bits that each has by itself."""
+
+    first: str
+    own: int
+    function: Function
+
+
 INTO: dict[str, Into] = {}
+#: By the op type that comes second; both must have the same attributes.
+PAIRS: dict[str, Pair] = {}
 
 
 def into(*op_types: str, fast: str = "fd", overlap: bool = True) -> Callable[[Function], Function]:
@@ -72,55 +82,3 @@ def _for_dtypes(op_type: str, f: Function, fast: str) -> Function:
 def generic(op_type: str, out: Array, *inputs: Array, **attrs: Any) -> None:
     """The op by its kernel, copied into `out`."""
     out[...] = KERNELS[op_type](np, *inputs, **attrs)
-
-
-# -- memory ------------------------------------------------------------------------------------------------------
-
-#: Larger buffers are made anew each time: they would stay with every thread, and the cost of making them is spread.
-SCRATCH_BYTES = 1 << 22
-_LINE = 64  # of the cache: a vector load that crosses two lines costs two
-_VIEWS = 256
-
-
-class _Scratch(threading.local):
-    """One thread's buffers by slot, and the views of them that were asked for."""
-
-    def __init__(self) -> None:
-        self.buffers: dict[str, Array] = {}
-        self.views: dict[Any, Array] = {}
-
-
-_scratch = _Scratch()
-
-
-def scratch(shape: tuple[int, ...], dtype: np.dtype[Any], slot: str) -> Array:
-    """An array with any content, which is the caller's until this thread asks for the same slot again."""
-    view = _scratch.views.get((shape, dtype, slot))
-    return _view(shape, dtype, slot) if view is None else view
-
-
-def _view(shape: tuple[int, ...], dtype: np.dtype[Any], slot: str) -> Array:
-    size = math.prod(shape) * dtype.itemsize
-    if size > SCRATCH_BYTES:
-        return np.empty(shape, dtype)
-    buffer = _scratch.buffers.get(slot)
-    if buffer is None or buffer.size < size or len(_scratch.views) >= _VIEWS:
-        _scratch.views.clear()  # those of an outgrown buffer would keep it
-    if buffer is None or buffer.size < size:
-        buffer = _scratch.buffers[slot] = _aligned(max(size, 1 << 16))
-    view = _scratch.views[shape, dtype, slot] = buffer[:size].view(dtype).reshape(shape)
-    return view
-
-
-def _aligned(size: int) -> Array:
-    raw = np.empty(size + _LINE, np.uint8)
-    start = -raw.ctypes.data % _LINE
-    return raw[start : start + size]
-
-
-def apart(out: Array, *inputs: Array, slot: str) -> Array:
-    """Where a result can grow while the inputs are still read: `out` itself, unless one of them may be its memory."""
-    for x in inputs:
-        if np.may_share_memory(out, x):
-            return scratch(out.shape, out.dtype, slot)
-    return out

@@ -142,13 +142,20 @@ def layer_norm(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
     return _normalised(xp, x, axis, eps)[0] if 0 not in x.shape else x
 
 
+@kernel("LayerNormScale", single=True)
+def layer_norm_scale(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
+    if 0 in x.shape:
+        x = xp.zeros(tuple(1 if i in axis else n for i, n in enumerate(x.shape)), dtype=x.dtype)
+    return _normalised(xp, x, axis, eps)[1]
+
+
 @kernel("LayerNormGrad", single=True)
-def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
+def layer_norm_grad(xp: Any, g: Any, x: Any, scale: Any = None, *, axis: Any, eps: float) -> Any:
+    """Where the scale is given, x is normalised already."""
     if 0 in x.shape:
         return g
-    y, r = _normalised(xp, x, axis, eps)
-    y *= xp.mean(g * y, axis=axis, keepdims=True)
+    y, r = (x, scale) if scale is not None else _normalised(xp, x, axis, eps)
     made = g - xp.mean(g, axis=axis, keepdims=True)
-    made -= y
+    made -= y * xp.mean(g * y, axis=axis, keepdims=True)
     made *= r
     return made

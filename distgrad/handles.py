@@ -1,0 +1,75 @@
+"""Handles: values that stay where they were made. What a session gives where it is asked not to fetch, and what
+variables hold whose value lies in a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from distgrad.types import DType, Shape, Spec
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Handle:
+    """A value of known type that comes to this process only when it is asked for: `numpy()`, or NumPy itself.
+
+    Functions and feeds take handles as they take arrays; in the session that made it, the value does not move.
+
+    >>> import numpy as np, distgrad as dg
+    >>> double = dg.function(lambda x: x * 2)
+    >>> session = dg.Session()
+    >>> h = session.submit(double, np.ones(2))
+    >>> h
+    <Handle f64[2]>
+    >>> session.submit(double, h).numpy()
+    array([4., 4.])
+    """
+
+    __slots__ = ("__weakref__", "spec")
+
+    def __init__(self, spec: Spec):
+        self.spec = spec
+
+    @property
+    def shape(self) -> Shape:
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.spec.dtype
+
+    def value(self) -> Array:
+        """The array itself, which nobody may write into."""
+        raise NotImplementedError
+
+    def numpy(self) -> Array:
+        """A copy of the value."""
+        return np.array(self.value())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError("a handle has no array in this process that could be shared: take a copy with numpy()")
+        return np.array(self.value(), dtype=dtype)
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.spec}>"
+
+
+class LocalHandle(Handle):
+    """A handle on an array of this process."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Array):
+        super().__init__(Spec(value.shape, value.dtype))
+        self._value = value
+
+    def value(self) -> Array:
+        return self._value
+
+
+def value_of(x: Array | Handle) -> Array:
+    """The array behind what may be a handle."""
+    return x.value() if isinstance(x, Handle) else x

@@ -1,0 +1,51 @@
+"""Tensors from files, loaded where the op runs: weights that are too large for one process come to each task by itself."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import Tensor
+from distgrad.ops.builder import make
+from distgrad.registry import define, no_gradient
+from distgrad.tensor_files import tensor_type
+from distgrad.types import DType, Shape, as_shape
+
+
+def _load_infer(*, path: str, name: str, shape: Shape, dtype: DType) -> tuple[Shape, DType]:
+    return shape, dtype
+
+
+_load = define("LoadTensor", _load_infer, at_run=True)
+no_gradient("LoadTensor")
+
+
+def load_tensor(path: str | os.PathLike[str], name: str, shape: Any = None, dtype: Any = None) -> Tensor:
+    """A tensor of a safetensors file, read in every run by the task that needs it.
+
+    On a cluster every node that may run the task needs the file under this path: keep it on shared storage.
+
+    Args:
+        path: of the file.
+        name: of the tensor in it.
+        shape, dtype: what the file has. Where one is not given, the file is looked at now; where both are, it need not
+            be here. A file that has something else when the op runs is a CheckpointError.
+
+    >>> import os, tempfile, numpy as np
+    >>> from safetensors.numpy import save_file
+    >>> path = os.path.join(tempfile.mkdtemp(), "weights.safetensors")
+    >>> save_file({"w": np.ones((2, 3), np.float32)}, path)
+    >>> load_tensor(path, "w").sum()
+    np.float32(6.0)
+    """
+    path = os.path.abspath(path)  # a worker may have another working directory
+    if shape is None or dtype is None:
+        found = tensor_type(path, name)
+        shape, dtype = found.shape if shape is None else shape, found.dtype if dtype is None else dtype
+    attrs = {"path": path, "name": name, "shape": as_shape(shape), "dtype": np.dtype(dtype)}
+    return make(_load, (), attrs)
+
+
+__all__ = ["load_tensor"]

@@ -1,0 +1,70 @@
+"""The body of a task, compiled and run: what both engines share. Compiled once, run as often as wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from distgrad.scheduler.bodies import Body
+from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.program import Step
+from distgrad.workers import reference
+from distgrad.workers.backends import Backend
+from distgrad.workers.crew import crew
+from distgrad.workers.eager import Eager
+from distgrad.workers.tape import StepFailed, Tape
+from distgrad.workers.watch import Stopped, Watch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def body_of(plan: Plan, i: int) -> Body:
+    """The body of one task, with the values as the program numbers them."""
+    task = plan.tasks[i]
+    steps = tuple([plan.program.steps[k] for k in task.steps])
+    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.device)
+
+
+class Compiled:
+    """From the arrays that a body reads to those that it gives; an error names the op, the user's line, the inputs."""
+
+    def __init__(self, body: Body, backend: Backend):
+        self._body = body
+        self._run: Tape | Eager
+        if backend.name == "numpy":
+            self._run = Tape(body.steps, body.types, body.reads, body.gives, crew(body.cpus))
+        else:
+            self._run = Eager(body.steps, body.types, body.reads, body.gives, backend)
+
+    def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Array]:
+        try:
+            return self._run.run(given, watch)
+        except StepFailed as e:
+            error = self._explained(given, e)
+        try:
+            raise error
+        finally:
+            del error  # which would hold this frame, and be held by it
+
+    def _explained(self, given: Sequence[Array], failure: StepFailed) -> BaseException:
+        """What a step raised, with the op, the user's line and the inputs' types."""
+        cause, step = failure.__cause__, failure.step
+        assert cause is not None
+        if step is not None and not isinstance(cause, Stopped):
+            if step.body:
+                step = self._culprit(given) or step
+            reference.note(cause, step, [self._body.types[v] for v in step.inputs])
+        return cause
+
+    def _culprit(self, given: Sequence[Array]) -> Step | None:
+        """The step inside of a fused one that fails: it is found by running all of the task step by step."""
+        values = dict(zip(self._body.reads, given, strict=True))
+        for step in self._body.steps:
+            for each in step.body or (step,):
+                try:
+                    reference.run_steps((each,), self._body.types, values)
+                except Exception:
+                    return each
+        return None

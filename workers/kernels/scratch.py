@@ -1,0 +1,88 @@
+"""Memory that a thread works in and uses again: to touch fresh memory costs as much as to fill it.
+
+Each thread has its own, by slots. What is in a slot is the caller's until the same thread asks for that slot again.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+DType = np.dtype[Any]
+Shape = tuple[int, ...]
+
+#: Larger arrays of one slot are made anew each time: they would stay with every thread, and the cost of making them is
+#: spread. The memory that several arrays lie in may be larger.
+SCRATCH_BYTES = 1 << 22
+SEVERAL_BYTES = 1 << 25
+_LINE = 64  # of the cache: a vector load that crosses two lines costs two
+_VIEWS = 256
+
+
+class _Kept(threading.local):
+    """One thread's memory by slot, and the views of it that were asked for."""
+
+    def __init__(self) -> None:
+        self.memory: dict[str, Array] = {}
+        self.views: dict[Any, Array] = {}
+
+
+_kept = _Kept()
+
+
+def scratch(shape: Shape, dtype: DType, slot: str) -> Array:
+    """An array with anything in it."""
+    view = _kept.views.get((shape, dtype, slot))
+    return _view(shape, dtype, slot) if view is None else view
+
+
+def several(wanted: Sequence[tuple[Shape, DType]], slot: str) -> list[Array]:
+    """Arrays with anything in them, one behind the other; the slot is not one of `scratch`."""
+    sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
+    spans = [-(-size // _LINE) * _LINE for size in sizes]
+    memory, at, made = _memory(sum(spans), slot, SEVERAL_BYTES), 0, []
+    for (shape, dtype), size, span in zip(wanted, sizes, spans, strict=True):
+        made.append(memory[at : at + size].view(dtype).reshape(shape))
+        at += span
+    return made
+
+
+def apart(out: Array, *inputs: Array, slot: str) -> Array:
+    """Where a result can grow while the inputs are still read: `out` itself, unless one of them may be its memory."""
+    for x in inputs:
+        if np.may_share_memory(out, x):
+            return scratch(out.shape, out.dtype, slot)
+    return out
+
+
+def _view(shape: Shape, dtype: DType, slot: str) -> Array:
+    size = math.prod(shape) * dtype.itemsize
+    before = _kept.memory.get(slot)
+    memory = _memory(size, slot, SCRATCH_BYTES)
+    if memory is not before or len(_kept.views) >= _VIEWS:
+        _kept.views.clear()  # those of outgrown memory would keep it
+    view = memory[:size].view(dtype).reshape(shape)
+    if size <= SCRATCH_BYTES:
+        _kept.views[shape, dtype, slot] = view
+    return view
+
+
+def _memory(size: int, slot: str, most: int) -> Array:
+    """At least so many bytes, which are kept for the next time unless they are more than `most`."""
+    memory = _kept.memory.get(slot)
+    if memory is None or memory.size < size:
+        memory = _aligned(max(size, 1 << 16))
+        if size <= most:
+            _kept.memory[slot] = memory
+    return memory
+
+
+def _aligned(size: int) -> Array:
+    raw = np.empty(size + _LINE, np.uint8)
+    start = -raw.ctypes.data % _LINE
+    return raw[start : start + size]

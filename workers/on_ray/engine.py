@@ -1,0 +1,183 @@
+"""The Ray engine: runs a plan as Ray tasks. It decides nothing that changes a result: what is submitted, let go or run
+again is what `scheduler.run_state` says, and a task has the same body here as in the local engine."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+
+from distgrad.handles import Handle, value_of
+from distgrad.scheduler.bodies import bodies
+from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.simulate import replay
+from distgrad.workers import numerics
+from distgrad.workers.on_ray import task as tasks
+from distgrad.workers.on_ray.link import Link
+from distgrad.workers.on_ray.placing import options_of
+from distgrad.workers.on_ray.run import GivenLost, Run
+from distgrad.workers.on_ray.settings import RaySettings
+from distgrad.workers.on_ray.values import Record, Stored, Value
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Feeds of a task up to so many bytes travel with the call itself.
+INLINE = 32 << 10
+#: Runs that would have to be replayed, and bytes that are kept for that, after which values are brought home.
+LONGEST, HEAVIEST = 64, 256 << 20
+#: How often a call is begun again because a value that it was given had been lost.
+RESTARTS = 4
+
+
+class Source(NamedTuple):
+    """Where a task finds a value that it reads: in a bundle, or (bundle -1) in what the run is given."""
+
+    bundle: int
+    place: int
+
+
+class RayEngine:
+    """A plan, ready to run: its bodies are shipped once, and compiled once by each process that runs them."""
+
+    def __init__(self, plan: Plan, settings: RaySettings, link: Link, names: Sequence[str] = ()):
+        self.plan, self.settings, self.link = plan, settings, link
+        self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
+        order = replay(plan).start
+        self.order = sorted(range(len(plan.tasks)), key=lambda k: (order[k], k))
+        distinct, of = bodies(plan)
+        shipped = [self._ship(body) for body in distinct]
+        packs: list[list[tasks.Pack]] = [[] for _ in plan.tasks]
+        #: The bundles of each task, in the order in which it returns them.
+        self.made: list[list[int]] = [[] for _ in plan.tasks]
+        place: dict[int, Source] = {}
+        for b, bundle in enumerate(plan.bundles):
+            gives = plan.tasks[bundle.task].gives
+            packs[bundle.task].append(tasks.Pack(tuple([gives.index(v) for v in bundle.values]), bundle.wanted))
+            self.made[bundle.task].append(b)
+            place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
+        self.place = place
+        self.sources = [[place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
+        self.calls = [
+            (options_of(task, plan.cluster, link, 1 + len(pack)), *shipped[of[k]], tuple(pack))
+            for k, (task, pack) in enumerate(zip(plan.tasks, packs, strict=True))
+        ]
+        self._readers = _readers(plan)
+
+    def _ship(self, body: Any) -> tuple[list[Any], str]:
+        parcel = tasks.parcel_of(body, self.settings.backend, self.settings.check_numerics)
+        return [ray.put(parcel)], hashlib.sha256(parcel).hexdigest()
+
+    def run(
+        self, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle], fetch: bool = True
+    ) -> tuple[list[Any], dict[str, Handle]]:
+        """The fetched values (as handles without `fetch`), and handles on what the program writes."""
+        self.link.check()
+        feeds, state = self._placed(feeds, state)
+        run = self._finished(feeds, state, fetch)
+        self.link.last = run.report
+        if run.report.worst and self.settings.check_numerics:
+            self._blame(feeds, state, run)
+        return self._results(run, feeds, state, fetch)
+
+    def run_again(self, feeds: Sequence[Any], state: Mapping[str, Any]) -> dict[int, tuple[Any, int]]:
+        """The objects that a run of these inputs makes for its end, by bundle: a lost one is among them."""
+        run = self._finished(feeds, state, fetch=False)
+        return {b: (run.refs[b], self.plan.bundles[b].nbytes) for b in run.refs if self.plan.bundles[b].wanted}
+
+    def _finished(self, feeds: Sequence[Any], state: Mapping[str, Any], fetch: bool) -> Run:
+        program = self.plan.program
+        given = dict(zip(program.feeds, feeds, strict=True))
+        given.update((v, state[key]) for key, v in program.reads)
+        for attempt in range(RESTARTS):
+            run = Run(self, given)
+            try:
+                run.finish(fetch)
+                return run
+            except GivenLost as e:
+                if attempt + 1 == RESTARTS:
+                    raise
+                e.remake()
+        raise AssertionError("not reached")
+
+    # -- what a run is given -------------------------------------------------------------------------------------
+
+    def _placed(
+        self, feeds: Sequence[Any], state: Mapping[str, Any]
+    ) -> tuple[list[Array | Value], dict[str, Array | Value]]:
+        """The same inputs, with what is large in the store: feeds that the same tasks read as one object."""
+        program, link = self.plan.program, self.link
+        made: list[Any] = [x if _is_here(x, link) else value_of(x) for x in feeds]
+        groups: dict[Any, list[int]] = {}
+        for i, (v, x) in enumerate(zip(program.feeds, made, strict=True)):
+            if not isinstance(x, Value) and v in self._readers:
+                groups.setdefault(self._readers[v], []).append(i)
+        for group in groups.values():
+            if sum([made[i].nbytes for i in group]) > INLINE:
+                for i, value in zip(group, link.put([made[i] for i in group]), strict=True):
+                    made[i] = value
+        kept = {key: x if _is_here(x, link) else value_of(x) for key, x in state.items()}
+        arrays = [key for key, x in kept.items() if not isinstance(x, Value)]
+        kept.update(zip(arrays, link.placed([kept[key] for key in arrays]), strict=True))
+        return made, kept
+
+    # -- what comes of it ----------------------------------------------------------------------------------------
+
+    def _results(
+        self, run: Run, feeds: Sequence[Any], state: Mapping[str, Any], fetch: bool
+    ) -> tuple[list[Any], dict[str, Handle]]:
+        program, types = self.plan.program, self.plan.program.types
+        given = {**dict(zip(program.feeds, feeds, strict=True)), **{v: state[key] for key, v in program.reads}}
+        stored: dict[int, Stored] = {}
+        record: list[Record] = []
+
+        def handle(v: int) -> Handle:
+            if v in given:
+                x = given[v]
+                return x if isinstance(x, Value) else self.link.put([x])[0]
+            b, place = self.place[v]
+            if b not in stored:
+                stored[b] = self._stored(run, b, feeds, state, record)
+            return Value(types[v], self.link, stored[b], place)
+
+        writes = {key: handle(v) for key, v in program.writes}
+        if fetch:
+            values: list[Any] = [value_of(given[v]) if v in given else run.value(*self.place[v]) for v in program.fetches]
+        else:
+            values = [handle(v) for v in program.fetches]
+        if record and (record[0].depth > LONGEST or record[0].nbytes > HEAVIEST):
+            for each in stored.values():
+                self.link.bring_home(each)
+        return values, writes
+
+    def _stored(self, run: Run, b: int, feeds: Any, state: Any, record: list[Record]) -> Stored:
+        bundle = self.plan.bundles[b]
+        if run.nodes[bundle.task] == self.link.home:
+            return Stored(run.refs[b], bundle.nbytes)
+        if not record:
+            record.append(Record(self, feeds, state))
+        return record[0].made(b, run.refs[b], bundle.nbytes)
+
+    def _blame(self, feeds: Sequence[Any], state: Mapping[str, Any], run: Run) -> None:
+        """NumericsError with the op that is to blame: found by running once more, op by op."""
+        program = self.plan.program
+        arrays = [value_of(x) for x in feeds], {key: value_of(x) for key, x in state.items()}
+        given = {**dict(zip(program.feeds, arrays[0], strict=True)), **{v: arrays[1][key] for key, v in program.reads}}
+        made = [given[v] if v in given else run.value(*self.place[v]) for v in program.wanted]
+        numerics.check(program, made, *arrays, self._names)
+
+
+def _is_here(x: Any, link: Link) -> bool:
+    return isinstance(x, Value) and x.link is link
+
+
+def _readers(plan: Plan) -> dict[int, tuple[int, ...]]:
+    """The tasks that read each given value."""
+    found: dict[int, list[int]] = {v: [] for v in plan.program.given}
+    for k, task in enumerate(plan.tasks):
+        for v in task.reads:
+            if v in found:
+                found[v].append(k)
+    return {v: tuple(readers) for v, readers in found.items() if readers}

@@ -1,0 +1,77 @@
+"""What Ray raises for a task, sorted: the user's own error, a task that died, and one that never had its inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from ray import exceptions
+
+
+class RemoteTraceback(Exception):
+    """The traceback of an error on a worker, as text: the cause of the error that is raised here."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"\n{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserError:
+    """A kernel raised."""
+
+    error: BaseException
+    text: str
+
+    def throw(self) -> NoReturn:
+        """Raise it here, once: with the notes that it got on the worker and the traceback from there."""
+        raise self.error from RemoteTraceback(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed:
+    """The process or the node of the task ended, or it was cancelled."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Collateral:
+    """The task never began: what it reads was not made, or was lost (then `lost` names the object)."""
+
+    reason: str
+    lost: str | None = None
+
+
+Failure = UserError | Crashed | Collateral
+
+#: What is not the user's doing.
+_SYSTEM = (
+    exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.LocalRayletDiedError, exceptions.OutOfMemoryError,
+    exceptions.TaskCancelledError, exceptions.ObjectLostError, exceptions.ObjectStoreFullError,
+)  # fmt: skip
+
+
+def classify(error: exceptions.RayError) -> Failure:
+    """What to make of an error that came in place of a token."""
+    if not isinstance(error, exceptions.RayTaskError):
+        lost = getattr(error, "object_ref_hex", None)
+        return Collateral(_reason(error), lost) if lost else Crashed(_reason(error))
+    cause: Any = error
+    while isinstance(cause, exceptions.RayTaskError):
+        cause = cause.cause
+    if isinstance(cause, exceptions.ObjectLostError):
+        return Collateral(_reason(cause), cause.object_ref_hex)
+    if isinstance(cause, _SYSTEM):
+        return Collateral(_reason(cause))
+    if not isinstance(cause, BaseException):
+        cause = RuntimeError(str(error))
+    return UserError(cause, str(error))
+
+
+def _reason(error: BaseException) -> str:
+    first = (str(error).strip().splitlines() or [""])[0]
+    return f"{type(error).__name__}: {first}" if first else type(error).__name__

@@ -1,0 +1,203 @@
+"""The link to Ray: starting it here or joining a cluster, what the cluster has, objects in its store, and the end."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from ray import exceptions
+
+from distgrad.scheduler.cluster import RAY_TASK_SECONDS, Cluster, Machine, Worker, check_cluster
+from distgrad.types import spec_of
+from distgrad.workers.on_ray.packing import pack
+from distgrad.workers.on_ray.values import Stored, Value
+
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.run import Report
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+log = logging.getLogger("distgrad")
+
+#: A closed link's answer to everything.
+CLOSED = "the session is closed: its Ray is gone. Open another one."
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as Ray tells of it."""
+
+    id: str
+    address: str
+    cpus: int
+    gpus: int
+    memory: int
+    labels: Mapping[str, str]
+
+
+class Link:
+    """A connection of this process to Ray. What it started it stops; a Ray that it joined it leaves running."""
+
+    def __init__(self, address: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None):
+        self.opened = not ray.is_initialized()
+        self.values: weakref.WeakSet[Value] = weakref.WeakSet()
+        self._placed: dict[int, tuple[weakref.ref[Array], Value]] = {}
+        self.closed = False
+        #: What happened in the run that ended last.
+        self.last: Report | None = None
+        if self.opened:
+            _open(address, cpus, gpus, object_store_memory)
+        elif address not in (None, "auto"):
+            raise ValueError(
+                f"Session: this process is connected to Ray already (at {ray.get_runtime_context().gcs_address}), so it "
+                f"cannot join {address!r}: leave out address, or call ray.shutdown() first"
+            )
+        self.home = str(ray.get_runtime_context().get_node_id())
+        self.nodes = _nodes(self.home)
+        atexit.register(self.close)
+
+    # -- the cluster ---------------------------------------------------------------------------------------------
+
+    def cluster(self, workers: int | None, cpus: int, memory: int | None, machine: Machine) -> Cluster:
+        """The workers of the cluster: a node has as many as its cpus allow, and they share its memory and GPUs."""
+        found: list[Worker] = []
+        for k, node in enumerate(self.nodes):
+            count = node.cpus // cpus
+            for i in range(count):
+                gpus = node.gpus // count + (i < node.gpus % count)
+                found.append(Worker(cpus, gpus, memory or node.memory // count, dict(node.labels), k))
+        if not found:
+            most = max(node.cpus for node in self.nodes)
+            raise ValueError(f"Session: cpus_per_task is {cpus}, but no node of the cluster has more than {most} cpus")
+        if workers is not None and workers > len(found):
+            raise ValueError(
+                f"Session: workers is {workers}, but the cluster has room for {len(found)} of {cpus} cpus each "
+                f"({describe(self.nodes)})"
+            )
+        machine = replace(machine, task_seconds=RAY_TASK_SECONDS)
+        gpu = machine if any(node.gpus for node in self.nodes) else None
+        return check_cluster(Cluster(tuple(found[:workers]), machine, "ray", "ray", gpu))
+
+    def node_of(self, cluster: Cluster, worker: int) -> str:
+        return self.nodes[cluster.workers[worker].node].id
+
+    # -- objects -------------------------------------------------------------------------------------------------
+
+    def put(self, arrays: Sequence[Array]) -> list[Value]:
+        """These arrays as one object of the store."""
+        stored = Stored(ray.put(pack(arrays)), sum([x.nbytes for x in arrays]))
+        return [Value(spec_of(x), self, stored, i) for i, x in enumerate(arrays)]
+
+    def placed(self, arrays: Sequence[Array]) -> list[Value]:
+        """The same for arrays that never change: they are put once, and stay as long as they live here."""
+        new = [x for x in arrays if id(x) not in self._placed]
+        for x, value in zip(new, self.put(new) if new else (), strict=True):
+            key = id(x)
+            self._placed[key] = weakref.ref(x, lambda _, key=key: self._placed.pop(key, None)), value
+        return [self._placed[id(x)][1] for x in arrays]
+
+    def fetch(self, stored: Stored) -> Any:
+        """The object; if it was lost, it is made again first."""
+        self.check()
+        try:
+            return ray.get(stored.ref)
+        except LOST:
+            remake(stored)
+            return ray.get(stored.ref)
+
+    def bring_home(self, stored: Stored) -> None:
+        """Copy an object to the driver's node: from now on it is as safe as the driver."""
+        stored.ref = ray.put(self.fetch(stored))
+        stored.record = None
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        if self.closed or not ray.is_initialized():
+            raise RuntimeError(CLOSED)
+
+    def close(self) -> None:
+        """Values that somebody still has come to this process; then what was started here ends."""
+        if self.closed:
+            return
+        atexit.unregister(self.close)
+        if ray.is_initialized():
+            for value in list(self.values):
+                _settle(value)
+            self._placed.clear()
+            if self.opened:
+                ray.shutdown()
+        self.closed = True
+
+
+def _settle(value: Value) -> None:
+    try:
+        value.settle()
+    except Exception as e:  # of all values those that can be saved are
+        log.warning("distgrad: %r was lost with the cluster: %s", value, e)
+
+
+#: What Ray raises for an object that nobody has any more.
+LOST = (exceptions.ObjectLostError, exceptions.ObjectFetchTimedOutError)
+
+
+def remake(stored: Stored) -> None:
+    """Run again what made a lost object; RuntimeError where that is not known."""
+    if stored.record is None:
+        raise RuntimeError(
+            "a value was lost that the driver had put into the store, and it cannot be made again. "
+            "Restore the last checkpoint (distgrad.Checkpoints), and go on from there."
+        )
+    record, _ = stored.record
+    log.warning("distgrad: a value of %d bytes was lost with its node; the run that made it runs again", stored.nbytes)
+    record.again()
+
+
+def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
+    joins = address or os.environ.get("RAY_ADDRESS")
+    options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
+    try:
+        if joins:
+            ray.init(address=joins, **options)
+        else:
+            options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
+            ray.init(address="local", object_store_memory=object_store_memory, **options)
+    except (ConnectionError, RuntimeError, ValueError) as e:
+        raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}") from e
+
+
+def _doing(joins: str | None) -> str:
+    return f"join the Ray cluster at {joins!r}" if joins else "start Ray on this machine"
+
+
+def _first_line(e: BaseException) -> str:
+    return (str(e).strip().splitlines() or [type(e).__name__])[0]
+
+
+def _nodes(home: str) -> list[Node]:
+    """The living nodes that can compute, the driver's first."""
+    found = []
+    for node in ray.nodes():
+        resources = node["Resources"]
+        if node["Alive"] and int(resources.get("CPU", 0)) >= 1:
+            labels = {str(k): str(v) for k, v in (node.get("Labels") or {}).items()}
+            gpus, memory = int(resources.get("GPU", 0)), int(resources.get("memory", 1 << 30))
+            found.append(
+                Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), gpus, memory, labels)
+            )
+    if not found:
+        raise ConnectionError("Session: no node of the Ray cluster has a cpu")
+    return sorted(found, key=lambda node: (node.id != home, node.address, node.id))
+
+
+def describe(nodes: Sequence[Node]) -> str:
+    """What a cluster has, for errors."""
+    cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
+    return f"{len(nodes)} nodes with {cpus} cpus and {gpus} GPUs in all"

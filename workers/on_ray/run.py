@@ -1,0 +1,234 @@
+"""One run of a plan on Ray: a thin loop that carries out what the run's state says, and tells it what happened."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import ray
+from ray import exceptions
+
+from distgrad.errors import TaskFailed
+from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
+from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, UserError, classify
+from distgrad.workers.on_ray.late import late_text, task_text
+from distgrad.workers.on_ray.link import LOST, remake
+from distgrad.workers.on_ray.task import Token
+from distgrad.workers.on_ray.values import Stored, Value
+
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.engine import RayEngine
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+log = logging.getLogger("distgrad")
+
+#: Seconds between two looks at tasks that have failed or hang, while nothing else happens.
+LOOK = 0.2
+
+
+class GivenLost(Exception):
+    """Values that the run was given are gone."""
+
+    def __init__(self, stored: Sequence[Stored]):
+        super().__init__(f"{len(stored)} objects that the run was given were lost")
+        self._stored = stored
+
+    def remake(self) -> None:
+        for stored in self._stored:
+            remake(stored)
+
+
+@dataclass
+class Report:
+    """What happened in a run: when and where each task ran, what was run again, and why."""
+
+    tokens: dict[int, Token] = field(default_factory=dict)
+    #: Task -> how often it was run again; and what was said about it.
+    recomputed: dict[int, int] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def worst(self) -> int:
+        return max([token.worst for token in self.tokens.values()], default=0)
+
+
+class Run:
+    """The objects and tasks of one run that Ray has. `refs` are the objects by bundle."""
+
+    def __init__(self, engine: RayEngine, given: Mapping[int, Any]):
+        settings = engine.settings
+        self._engine, self._plan, self._given = engine, engine.plan, given
+        self._state = RunState(
+            engine.plan, engine.order, settings.in_flight, settings.attempts, settings.task_timeout
+        )
+        self.refs: dict[int, Any] = {}
+        self.report = Report()
+        self._tokens: dict[Any, int] = {}  # reference of a token -> its task
+        self._token_of: dict[int, Any] = {}
+        self._values: dict[int, Any] = {}
+        self._ends = None if settings.timeout is None else time.monotonic() + settings.timeout
+
+    @property
+    def nodes(self) -> dict[int, str]:
+        """Where each task ran."""
+        return {task: token.node for task, token in self.report.tokens.items()}
+
+    def value(self, bundle: int, place: int) -> Array:
+        made: Array = self._values[bundle][place]
+        return made
+
+    def finish(self, fetch: bool) -> None:
+        """Run all tasks; with `fetch`, what is fetched comes to this process."""
+        try:
+            self._obey(self._state.start(time.monotonic()))
+            while not self._state.finished or not self._fetched(fetch):
+                self._look()
+        except BaseException as e:
+            self._cancel(list(self._tokens))
+            self.refs.clear()
+            if isinstance(e, GivenUp):
+                raise TaskFailed(f"{task_text(self._plan, e.task)}: {e}. Variables are as they were.") from None
+            raise
+        self.report.recomputed = dict(self._state.recomputed)
+        if self.report.recomputed:
+            log.warning("distgrad: ran again after failures: %s", "; ".join(self.report.reasons))
+
+    # -- commands ------------------------------------------------------------------------------------------------
+
+    def _obey(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            if isinstance(command, Submit):
+                self._submit(command.task)
+            elif isinstance(command, Drop):
+                self.refs.pop(command.bundle, None)
+            elif isinstance(command, Cancel):
+                token = self._token_of.pop(command.task)
+                del self._tokens[token]
+                self._cancel([token])
+
+    def _submit(self, k: int) -> None:
+        remote, holder, key, packs = self._engine.calls[k]
+        objects, picks = self._objects(k)
+        objects += [self._token_of[j] for j in self._plan.tasks[k].waits if j in self._token_of]
+        made = remote.remote(holder, key, picks, packs, *objects)
+        token, *bundles = made if isinstance(made, list) else [made]
+        self.refs.update(zip(self._engine.made[k], bundles, strict=True))
+        self._tokens[token] = k
+        self._token_of[k] = token
+
+    def _objects(self, k: int) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
+        """The objects that a task reads, each once, and where in them its values lie."""
+        objects: list[Any] = []
+        places: dict[Any, int] = {}
+        picks = []
+        inline: list[Array] = []
+        for bundle, at in self._engine.sources[k]:
+            if bundle >= 0:
+                key, ref = bundle, self.refs[bundle]
+            else:
+                x = self._given[at]
+                if not isinstance(x, Value):
+                    inline.append(x)
+                    picks.append((-1, len(inline) - 1))
+                    continue
+                key, ref, at = id(x.stored), x.stored.ref, x.place
+            if key not in places:
+                places[key] = len(objects)
+                objects.append(ref)
+            picks.append((places[key], at))
+        if inline:
+            picks = [(len(objects) if o < 0 else o, i) for o, i in picks]
+            objects.append(inline)
+        return objects, tuple(picks)
+
+    def _cancel(self, tokens: Sequence[Any]) -> None:
+        """End what runs: by force, because what waits in a system call hears nothing else."""
+        for token in tokens:
+            try:
+                ray.cancel(token, force=True)
+            except Exception as e:  # ended already, or Ray is gone
+                log.debug("distgrad: cancelling a task: %s", e)
+
+    # -- events --------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Wait for some tasks to end, and go on from there."""
+        waiting = list(self._tokens)
+        some = len(waiting) if self._state.left == len(waiting) else max(len(waiting) // 2, 1)
+        ready, _ = ray.wait(waiting, num_returns=some, timeout=self._patience(), fetch_local=False)
+        ended = sorted(ready, key=self._tokens.__getitem__)
+        for token, result in zip(ended, _outcomes(ended), strict=True):
+            if token in self._tokens:  # an event before it may have changed that
+                self._event(token, result)
+        self._obey(self._state.tick(time.monotonic()))
+        if self._ends is not None and time.monotonic() > self._ends:
+            raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
+
+    def _patience(self) -> float:
+        left = LOOK if self._ends is None else self._ends - time.monotonic()
+        return max(min(LOOK, left), 0.001)
+
+    def _event(self, token: Any, result: Token | Failure) -> None:
+        k = self._tokens.pop(token)
+        del self._token_of[k]
+        now = time.monotonic()
+        if isinstance(result, Token):
+            self.report.tokens[k] = result
+            self._obey(self._state.done(k, now))
+        elif isinstance(result, UserError):
+            result.throw()
+        elif isinstance(result, Crashed):
+            self.report.reasons.append(f"task {k}: {result.reason}")
+            self._obey(self._state.failed(k, result.reason, now))
+        else:
+            lost = self._bundles_lost(result)
+            self._obey(self._state.failed(k, result.reason, now, collateral=True))
+            if lost:
+                self._obey(self._state.lost(lost, now))
+
+    def _bundles_lost(self, failure: Collateral) -> list[int]:
+        """The bundles behind a lost object; GivenLost where it is one that the run was given."""
+        if failure.lost is None:
+            return []
+        given = [x.stored for x in self._given.values() if isinstance(x, Value)]
+        gone = [stored for stored in dict.fromkeys(given) if stored.ref.hex() == failure.lost]
+        if gone:
+            raise GivenLost(gone)
+        found = [b for b, ref in self.refs.items() if ref.hex() == failure.lost]
+        self.report.reasons.append(f"lost the object of bundle {found}" if found else failure.reason)
+        return found
+
+    def _fetched(self, fetch: bool) -> bool:
+        """Whether all that is fetched came here; if some of it was lost, what made it runs again."""
+        if not fetch:
+            return True
+        wanted = [b for b, bundle in enumerate(self._plan.bundles) if bundle.fetched]
+        try:
+            self._values = dict(zip(wanted, ray.get([self.refs[b] for b in wanted]), strict=True))
+        except LOST as e:
+            lost = [b for b in wanted if self.refs[b].hex() == e.object_ref_hex] or wanted
+            self.report.reasons.append(f"lost the object of bundle {lost}")
+            self._obey(self._state.lost(lost, time.monotonic()))
+            return False
+        return True
+
+
+def _outcomes(tokens: Sequence[Any]) -> list[Token | Failure]:
+    try:
+        found: list[Any] = ray.get(list(tokens))
+        return found
+    except Exception:
+        return [_outcome(token) for token in tokens]
+
+
+def _outcome(token: Any) -> Token | Failure:
+    try:
+        found: Token = ray.get(token)
+        return found
+    except exceptions.RayError as e:
+        return classify(e)

@@ -1,0 +1,20 @@
+"""How plans run on Ray. Knows no Ray."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """How plans run on Ray."""
+
+    backend: str = "numpy"
+    check_numerics: bool = False
+    #: Seconds after which a run is given up; after which a task is taken for hung, and run again.
+    timeout: float | None = None
+    task_timeout: float | None = None
+    #: Tasks that are with Ray at the same time.
+    in_flight: int = 512
+    #: How often one task is tried.
+    attempts: int = 4

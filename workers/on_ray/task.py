@@ -1,0 +1,131 @@
+"""What runs on a worker: one function, which has the body of a task compiled once per process and runs it.
+
+Bodies come by reference in a list, which Ray leaves alone: a process gets each of them once, and keeps what it compiled.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import ray
+
+from distgrad.registry import OPS, OpDef
+from distgrad.scheduler.bodies import Body
+from distgrad.workers import blas, numerics
+from distgrad.workers.backends import backend
+from distgrad.workers.body import Compiled
+from distgrad.workers.on_ray.packing import pack
+
+#: Compiled bodies that a process keeps.
+KEPT = 256
+
+_compiled: OrderedDict[str, tuple[Parcel, Compiled]] = OrderedDict()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """What a worker needs to run a body: the user's own ops travel with it, by value."""
+
+    body: Body
+    backend: str
+    check_numerics: bool
+    ops: tuple[OpDef, ...]
+
+
+class Pack(NamedTuple):
+    """Which of a body's results leave as one object, and whether they are results of the run."""
+
+    values: tuple[int, ...]
+    wanted: bool
+
+
+class Token(NamedTuple):
+    """The tiny first result of each task: when and where it ran, and the worst of what it made for the end."""
+
+    start: float
+    end: float
+    node: str
+    pid: int
+    worst: int
+
+
+def run_task(holder: Sequence[Any], key: str, picks: Sequence[tuple[int, int]], packs: Sequence[Pack], *objects: Any) -> Any:
+    """The token and the packed results. `picks` says where each value that the body reads lies in the objects."""
+    start = time.time()
+    parcel, compiled = _compiled.get(key) or _load(holder, key)
+    made = compiled.run([objects[o][i] for o, i in picks])
+    worst = numerics.FINITE
+    if parcel.check_numerics:
+        worst = max([numerics.worst(made[i]) for pack in packs if pack.wanted for i in pack.values], default=worst)
+    packed = [pack([made[i] for i in values]) for values, _ in packs]
+    token = Token(start, time.time(), _node(), os.getpid(), worst)
+    return (token, *packed) if packed else token
+
+
+def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
+    _settle()
+    parcel: Parcel = cloudpickle.loads(ray.get(holder[0]))
+    for op in parcel.ops:
+        OPS[op.type] = op
+    made = _compiled[key] = parcel, Compiled(parcel.body, backend(parcel.backend))
+    if len(_compiled) > KEPT:
+        _compiled.popitem(last=False)
+    return made
+
+
+@cache
+def _settle() -> ExitStack:
+    """This process runs tasks and nothing else: BLAS has one thread, as inside of every run, and NumPy is quiet."""
+    stack = ExitStack()
+    stack.enter_context(blas.threads(1))
+    np.seterr(all="ignore")
+    return stack
+
+
+@cache
+def _node() -> str:
+    return str(ray.get_runtime_context().get_node_id())
+
+
+# -- the driver's side -------------------------------------------------------------------------------------------
+
+#: Retries are the driver's: it bounds them and tells of them. GPU workers would end after each call by default.
+remote: Any = ray.remote(max_retries=0, max_calls=0)(run_task)
+
+
+def parcel_of(body: Body, backend: str, check_numerics: bool) -> bytes:
+    types = dict.fromkeys([each.type for step in body.steps for each in (step, *step.body)])
+    own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
+    ops = tuple([replace(op, infer=_infer_nothing) for op in own])
+    with ExitStack() as stack:
+        for op in ops:
+            _by_value(op.kernel, stack)
+        made: bytes = cloudpickle.dumps(Parcel(body, backend, check_numerics, ops))
+    return made
+
+
+def _infer_nothing(*_: Any, **__: Any) -> Any:
+    raise NotImplementedError("graphs are built by the driver, not on workers")
+
+
+def _by_value(kernel: Callable[..., Any] | None, stack: ExitStack) -> None:
+    """Have a kernel of a module beside the user's script travel whole: workers need not have that module."""
+    import sys
+
+    module = sys.modules.get(getattr(kernel, "__module__", None) or "")
+    file = getattr(module, "__file__", None)
+    if module is None or file is None or module.__name__ == "__main__" or module.__name__.startswith("distgrad."):
+        return
+    if "site-packages" in file or module in cloudpickle.list_registry_pickle_by_value():
+        return
+    cloudpickle.register_pickle_by_value(module)
+    stack.callback(cloudpickle.unregister_pickle_by_value, module)
