@@ -6,7 +6,7 @@ and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_gra
 Run: call a function, or `Session().run(fetches, feed_dict)`; `Session` says on how many threads, within which memory.
 `function.plan(...)` and `Session.plan` give the `Plan` before anything runs. `BudgetError` and `DeviceError` are
 runs that were refused, `NumericsError` is a NaN or Inf that was found.
-Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in the graph.
+Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
 """
 
 from __future__ import annotations

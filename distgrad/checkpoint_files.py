@@ -1,4 +1,4 @@
-"""A checkpoint on a disk: a directory whose index says which tensor files belong to it, with the digests of the tensors.
+"""A checkpoint on a disk: a directory whose index says which tensor files belong to it, with digests of the tensors.
 
     weights/checkpoint.json                        the index, written last
     weights/data-8c1f0a9e/00001.safetensors        what the index names

@@ -237,9 +237,7 @@ def _number(x: Any) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def _stable(
-    path: str, choose: Callable[[files.Index], dict[str, files.Entry]]
-) -> tuple[files.Index, dict[str, Array]]:
+def _stable(path: str, choose: Callable[[files.Index], dict[str, files.Entry]]) -> tuple[files.Index, dict[str, Array]]:
     """The index of a checkpoint, and the tensors that `choose` takes from it; of the next one, when the checkpoint is
     replaced while it is read."""
     while True:

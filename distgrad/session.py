@@ -164,18 +164,23 @@ class Session:
         return self._planner.compute(definition, inputs, attrs, specs)
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        return self._ready_for(body).run([x if _is_plain(x) or isinstance(x, Handle) else as_array(x) for x in arguments])
+        ready = self._ready_for(body)
+        return ready.run([x if _is_plain(x) or isinstance(x, Handle) else as_array(x) for x in arguments])
 
     def initial(self, make: Callable[[], Any], dtype: Any) -> Any:
         if self._planner.link is None:
             return make()
-        traced = Function(lambda: make() if dtype is None else cast(make(), dtype), getattr(make, "__name__", "initial"))
+        traced = Function(
+            lambda: make() if dtype is None else cast(make(), dtype), getattr(make, "__name__", "initial")
+        )
         return self.submit(traced)
 
     def plan_call(self, body: FuncGraph) -> Plan:
         return self._ready_for(body).engine.plan
 
-    def _prepared(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> tuple[_Ready | None, list[Array | Handle]]:
+    def _prepared(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None
+    ) -> tuple[_Ready | None, list[Array | Handle]]:
         leaves = nest.flatten(fetches)
         graph = _graph_of(leaves, fetches)
         if graph is None:

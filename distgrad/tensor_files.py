@@ -1,4 +1,4 @@
-"""Tensor files: named arrays in safetensors files. Knows types and errors, nothing of graphs, variables and checkpoints.
+"""Tensor files: named arrays in safetensors files. Knows types and errors, nothing of graphs, variables, checkpoints.
 
 The library reads, because what comes from a disk has to be distrusted. It can only write a file whose arrays are all in
 memory; here a file is written one array at a time, so that a model which lives in a cluster never has to fit in here.

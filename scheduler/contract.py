@@ -7,33 +7,49 @@ The way of a contraction, each part linear in the graph:
    side by side.
 2. Lanes. A head opens a lane; any other step goes on in the lane it gets most bytes from. A step that adds up what
    several lanes made opens one too: a reduce tree is no part of any tower.
-3. Phases. A step's phase is the largest of those it reads, plus one from another lane. A group is one lane in one
+3. Joining lanes, where a way asks for it (`reduce`): towers with the sum over them, and whole reduce trees.
+4. Phases. A step's phase is the largest of those it reads, plus one from another lane. A group is one lane in one
    phase: every edge between two groups goes to a later phase, so there is no cycle, whatever the lanes are.
-4. Merging. Groups below the grain join their only reader or their only source, then others that read the same, then
+5. Merging. Groups below the grain join their only reader or their only source, then others that read the same, then
    their neighbours in order. Each of these leaves the graph without cycles too; each says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from distgrad.scheduler.nodes import Groups, Nodes, quotient
+from distgrad.scheduler.reduce import Lanes, Way, joined
 from distgrad.scheduler.towers import heads_of
 
 
-def contract(nodes: Nodes, grain: float, window: float | None = None, branches: bool = False) -> Groups:
-    """Groups of about `grain` seconds or more; with `window`, lanes are cut into pieces of about that many.
-
-    With `branches`, a branch of a tower that dominates a grain is a lane too, though it needs others of its kind.
-    """
-    groups = lanes(nodes, grain, window, branches)
+def contract(nodes: Nodes, way: Way) -> Groups:
+    """Groups of about a grain of seconds or more, as this way to cut asks."""
+    lanes = _lanes(nodes, way.grain, way.branches)
+    kept = [0] * len(lanes.weight)
+    if way.fold or way.columns:
+        lanes, kept = joined(nodes, lanes, way)
+    groups = _phased(nodes, lanes.of, way.window)
     graph, place = quotient(nodes, groups)
+    graph = _colored(graph, {place[g]: kept[lane] for g, lane in zip(groups, lanes.of, strict=True)})
     for merge in (_into_readers, _into_sources, _siblings, _into_readers, _into_sources, _in_order):
-        of = merge(graph, grain, window)
+        of = merge(graph, way.grain, way.window)
         if max(of, default=0) + 1 < len(graph):
             graph, moved = quotient(graph, of)
             place = [moved[of[g]] for g in place]
     return [place[g] for g in groups]
+
+
+def pieces(nodes: Nodes, grain: float) -> Groups:
+    """Every lane in every phase as a group, cut at the grain: the small pieces that all ways put together."""
+    return _phased(nodes, _lanes(nodes, grain, False).of, grain)
+
+
+def _colored(graph: Nodes, color: dict[int, int]) -> Nodes:
+    """What has a color of its own merges with nothing else: it is as though it were on another device."""
+    count = max(graph.device, default=0) + 1
+    return replace(graph, device=[device + count * color[g] for g, device in enumerate(graph.device)])
 
 
 def whole(nodes: Nodes) -> Groups:
@@ -52,30 +68,39 @@ def whole(nodes: Nodes) -> Groups:
 # -- lanes and phases --------------------------------------------------------------------------------------------
 
 
-def lanes(nodes: Nodes, grain: float, window: float | None = None, branches: bool = False) -> Groups:
-    """Every lane in every phase as a group: the pieces that merging puts together."""
+def _lanes(nodes: Nodes, grain: float, branches: bool) -> Lanes:
     heads = heads_of(nodes, grain, branches)
-    lane, phase = [0] * len(nodes), [0] * len(nodes)
+    of: list[int] = []
     weight: list[float] = []  # of each lane
     tower: list[bool] = []  # whether a lane began with a head, or adds up what such lanes made
-    floor: list[int] = []  # the phase that a lane has come to
+    sums: list[int] = []  # the node that does that, or -1
+    for v, before in enumerate(nodes.before):
+        here = -1 if heads[v] or not before else _best_lane(nodes, v, of, weight, tower)
+        if here < 0:
+            here = len(weight)
+            adds = nodes.joint[v] and len(before) > 1
+            weight.append(0.0)
+            tower.append(heads[v] or adds)
+            sums.append(v if adds and not heads[v] else -1)
+        of.append(here)
+        weight[here] += nodes.weight[v]
+    return Lanes(of, weight, sums, tower)
+
+
+def _phased(nodes: Nodes, lane: Sequence[int], window: float | None) -> Groups:
+    phase = [0] * len(nodes)
+    floor = [0] * (max(lane, default=-1) + 1)  # the phase that a lane has come to
     ids: dict[tuple[int, int], int] = {}
     held: list[float] = []  # the weight of each group
     groups = []
     for v, before in enumerate(nodes.before):
-        here = -1 if heads[v] or not before else _best_lane(nodes, v, lane, weight, tower)
-        if here < 0:
-            here = len(weight)
-            weight.append(0.0)
-            tower.append(heads[v] or (nodes.joint[v] and len(before) > 1))
-            floor.append(0)
+        here = lane[v]
         at = floor[here]
         for p in before:
             least = phase[p] if lane[p] == here else phase[p] + 1
             if least > at:
                 at = least
-        lane[v], phase[v] = here, at
-        weight[here] += nodes.weight[v]
+        phase[v] = at
         g = ids.setdefault((here, at), len(ids))
         if g == len(held):
             held.append(0.0)

@@ -6,19 +6,21 @@ the same kernel in every partition: bits never depend on it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from distgrad.errors import BudgetError
 from distgrad.scheduler.assemble import COPIED, Draft, assemble
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.contract import contract, lanes, whole
+from distgrad.scheduler.contract import contract, pieces, whole
 from distgrad.scheduler.devices import canonical
 from distgrad.scheduler.memory import given_bytes, largest, refusal, refuse, value_bytes
 from distgrad.scheduler.nodes import Groups, Nodes, quotient
 from distgrad.scheduler.plan import Options, Plan, Predictions, check_plan, copied
 from distgrad.scheduler.prices import Needs, needs_of, prices
 from distgrad.scheduler.program import FUSED, Program, Step, planning
+from distgrad.scheduler.reduce import Way
 from distgrad.scheduler.simulate import Load, Thing, critical_seconds, loads_of, simulate
 from distgrad.scheduler.simulate import run as run_loads
 
@@ -27,9 +29,15 @@ __all__ = ["Options", "partition"]
 #: A task should last so many times its overhead: 20 ms on Ray, half a millisecond in this process.
 PAYS = 10
 #: Grains that are tried, as multiples of the smallest.
-COARSER = (1, 4, 16)
+COARSER = (4, 16)
 #: Pieces per worker that are tried when towers are cut, so that work behind them can start before they end.
 PIECES = (1, 4)
+#: Tasks per worker that are tried when towers are put together with the sums over them.
+FOLDS = (1, 4)
+#: Tasks that add up side by side: one per worker is tried, and so many, because each costs every tower an object.
+FEW = 2
+#: Sums side by side should take so many times the overhead of a task: they write about four times as long as they add.
+SUMS_PAY = 0.25
 #: Candidates times pieces: of a very large and irregular graph only the first few candidates are tried.
 PATIENCE = 200_000
 #: Pieces of a run that are tried when a task does not fit the memory of a worker.
@@ -159,30 +167,56 @@ def _ways(work: _Work) -> Iterator[Groups]:
     if asked is not None:
         if not asked > 0:
             raise ValueError(f"granularity is {asked!r}, but must be a number of seconds above 0, or None")
-        yield contract(work.nodes, asked, asked)
+        yield contract(work.nodes, Way(asked, asked))
     elif work.slots == 1 or total < 2 * work.grain:
         yield whole(work.nodes)
     else:
         yield from _best_first(work, total)
-    for pieces in SMALLER:
-        yield contract(work.nodes, total / pieces, total / pieces)
+    for count in SMALLER:
+        yield contract(work.nodes, Way(total / count, total / count))
 
 
 def _best_first(work: _Work, total: float) -> Iterator[Groups]:
     """All candidates are put together from the same small pieces: so the steps are gone through once."""
-    grain = work.grain
-    pieces = lanes(work.nodes, grain, grain)
-    graph, place = quotient(work.nodes, pieces)
-    tries: list[tuple[float, float | None, bool]] = [
-        *[(grain * factor, None, False) for factor in COARSER],  # towers
-        *[(grain, total / work.slots / n, False) for n in PIECES],  # cut, so that what is behind them overlaps
-        (grain, None, True),  # branches of towers too
-    ]
-    found = [whole(graph), *[contract(graph, *each) for each in tries[: max(1, PATIENCE // len(graph))]]]
-    given = _given(work, [place[g] for g in pieces], len(graph))
-    scores = [_score(work, graph, groups, given) for groups in found]
+    small = pieces(work.nodes, work.grain)
+    graph, place = quotient(work.nodes, small)
+    of = [place[g] for g in small]
+    tries = _tries(work, total)
+    found = [whole(graph), *[contract(graph, way) for way in tries[: max(1, PATIENCE // len(graph))]]]
+    things = _Things(_given(work, of, len(graph)), _packs(work, of))
+    scores = [_score(work, graph, groups, things) for groups in found]
     for i in sorted(range(len(found)), key=lambda i: (scores[i], i)):
-        yield [found[i][place[g]] for g in pieces]
+        yield [found[i][g] for g in of]
+
+
+def _tries(work: _Work, total: float) -> list[Way]:
+    """Ways to cut, the most promising first."""
+    grain, each, least = work.grain, total / work.slots, SUMS_PAY * work.cluster.machine.task_seconds
+    folds = [0.0, *[1.05 * each / n for n in FOLDS]]  # towers alone, or with the sums over them
+    many, few = {"columns": work.slots, "least": least}, {"columns": min(FEW, work.slots), "least": least}
+    ways = [
+        *[Way(grain, fold=fold, **sums) for fold in folds for sums in (many, few)],  # trees of sums side by side
+        Way(grain),  # every level of a tree for itself
+        *[Way(grain, each / n, **few) for n in PIECES],  # cut, so that what is behind them overlaps
+        Way(grain, branches=True, **few),  # branches of towers too
+        *[Way(grain * factor, **few) for factor in COARSER],
+    ]
+    return list(dict.fromkeys(ways))
+
+
+class _Pack(NamedTuple):
+    """Values that one piece makes for the same other pieces, or that are wanted at the end."""
+
+    maker: int
+    readers: tuple[int, ...]
+    wanted: bool
+
+
+class _Things(NamedTuple):
+    """What pieces read: from outside, and from each other, with its bytes."""
+
+    given: list[set[int]]
+    packs: dict[_Pack, int]
 
 
 def _given(work: _Work, groups: Groups, count: int) -> list[set[int]]:
@@ -194,22 +228,58 @@ def _given(work: _Work, groups: Groups, count: int) -> list[set[int]]:
     return given
 
 
-def _score(work: _Work, nodes: Nodes, groups: Groups, given: Sequence[set[int]]) -> float:
+def _packs(work: _Work, groups: Groups) -> dict[_Pack, int]:
+    """What pieces hand to each other, as bundles would pack it."""
+    maker: dict[int, int] = {}
+    readers: dict[int, dict[int, None]] = {}
+    numbers = iter(groups)
+    for step, free in zip(work.program.steps, work.free, strict=True):
+        if free:
+            continue
+        here = next(numbers)
+        for v in step.inputs:
+            if maker.get(v, here) != here:
+                readers.setdefault(v, {})[here] = None
+        for v in step.outputs:
+            maker[v] = here
+    wanted = set(work.program.wanted)
+    packs: dict[_Pack, int] = {}
+    for v in (*readers, *[v for v in wanted if v in maker and v not in readers]):
+        pack = _Pack(maker[v], tuple(readers.get(v, ())), v in wanted)
+        packs[pack] = packs.get(pack, 0) + work.nbytes[v]
+    return packs
+
+
+def _score(work: _Work, nodes: Nodes, groups: Groups, pieces: _Things) -> float:
     """The predicted seconds of a way to cut."""
     graph, place = quotient(nodes, groups)
-    read: list[set[int]] = [set() for _ in range(len(graph))]
+    given: list[set[int]] = [set() for _ in range(len(graph))]
     for v, g in enumerate(groups):
-        read[place[g]] |= given[v]
+        given[place[g]] |= pieces.given[v]
+    reads, things = _moved(pieces.packs, [place[g] for g in groups], len(graph))
     devices = list(work.needs)
     loads: list[Load] = []
-    things: list[Thing] = []
     for k, before in enumerate(graph.before):
         device = devices[graph.device[k]]
-        need, first = work.needs[device], len(things)
-        things += [Thing(p, moved) for p, moved in zip(before, graph.moved[k], strict=True)]
-        reads = tuple(range(first, len(things)))
-        loads.append(Load(graph.weight[k], need.cpus, need.gpus, device, reads, (), tuple(sorted(read[k]))))
+        need = work.needs[device]
+        loads.append(Load(graph.weight[k], need.cpus, need.gpus, device, reads[k], before, tuple(sorted(given[k]))))
     return run_loads(loads, things, work.cluster, given_bytes(work.program)).seconds
+
+
+def _moved(packs: Mapping[_Pack, int], of: Sequence[int], count: int) -> tuple[list[tuple[int, ...]], list[Thing]]:
+    """What each group reads of the others, as numbers of things; `of` is the group of each piece."""
+    bundles: dict[_Pack, int] = {}
+    for pack, nbytes in packs.items():
+        maker = of[pack.maker]
+        readers = tuple(sorted({of[r] for r in pack.readers} - {maker}))
+        if readers or pack.wanted:
+            key = _Pack(maker, readers, pack.wanted)
+            bundles[key] = bundles.get(key, 0) + nbytes
+    reads: list[list[int]] = [[] for _ in range(count)]
+    for x, pack in enumerate(bundles):
+        for r in pack.readers:
+            reads[r].append(x)
+    return [tuple(each) for each in reads], [Thing(pack.maker, nbytes) for pack, nbytes in bundles.items()]
 
 
 # -- plans -------------------------------------------------------------------------------------------------------

@@ -21,6 +21,10 @@ from distgrad.scheduler.plan import Bundle, Plan, Task
 
 #: So many of the workers that hold what a task reads are considered for it, beside the one that is free first.
 NEAR = 4
+#: On Ray, objects up to so many bytes travel with the messages of tasks. Of larger ones the first that a task writes or
+#: reads is part of its overhead; each further one takes so many seconds to make in the store, or to get hold of.
+INLINE = 100 << 10
+MAKE_SECONDS, GET_SECONDS = 1.2e-3, 2e-4
 #: Two kinds of things that travel: bundles, and values from outside.
 MADE, GIVEN = 0, 1
 
@@ -145,7 +149,7 @@ class _Simulation:
         self.rooms = [_Room(worker.cpus, worker.gpus) for worker in cluster.workers]
         self.start, self.end = [0.0] * len(loads), [0.0] * len(loads)
         self.worker = [0] * len(loads)
-        self.writing = self._writing()
+        self.handling = self._handling()
         self.moved = 0
         self.arrived: dict[tuple[int, int, int], float] = {}
         self.sending: dict[int, float] = {}
@@ -153,12 +157,18 @@ class _Simulation:
         self.queues: dict[tuple[int, ...], _Queue] = {}
         self.queue_of = [self._queue(load, None if fixed is None else fixed[k]) for k, load in enumerate(loads)]
 
-    def _writing(self) -> list[float]:
-        """Seconds in which each task writes what it gives; in one process it hands over the arrays themselves."""
-        seconds = [0.0] * len(self.loads)
-        if self.cluster.engine != "local":
-            for thing in self.things:
-                seconds[thing.task] += thing.nbytes / self.cluster.machine.store_bandwidth
+    def _handling(self) -> list[float]:
+        """Seconds in which each task gets hold of what it reads and writes what it gives. In one process it is handed
+        the arrays themselves."""
+        if self.cluster.engine == "local":
+            return [0.0] * len(self.loads)
+        stored = [thing.nbytes > INLINE for thing in self.things]
+        seconds = [GET_SECONDS * max(sum([stored[x] for x in load.reads]) - 1, 0) for load in self.loads]
+        wrote = [False] * len(self.loads)
+        for thing, large in zip(self.things, stored, strict=True):
+            seconds[thing.task] += thing.nbytes / self.cluster.machine.store_bandwidth
+            seconds[thing.task] += MAKE_SECONDS if large and wrote[thing.task] else 0.0
+            wrote[thing.task] |= large
         return seconds
 
     def _queue(self, load: Load, fixed: int | None) -> _Queue:
@@ -200,11 +210,13 @@ class _Simulation:
     def _ranks(self, after: Sequence[Sequence[int]]) -> list[float]:
         """The longest way from the start of each task to the end, with a move after each where there are nodes."""
         machine = self.cluster.machine
-        slower = machine.store_bandwidth / machine.link_bandwidth if self.cluster.nodes > 1 else 0.0
+        out = [0] * len(self.loads)
+        for thing in self.things if self.cluster.nodes > 1 else ():
+            out[thing.task] += thing.nbytes
         rank = [0.0] * len(self.loads)
         for k in range(len(rank) - 1, -1, -1):
-            own = machine.task_seconds + self.loads[k].seconds + self.writing[k]
-            rank[k] = own + max([self.writing[k] * slower + rank[j] for j in after[k]], default=0.0)
+            own, move = machine.task_seconds + self.loads[k].seconds + self.handling[k], out[k] / machine.link_bandwidth
+            rank[k] = own + max([move + rank[j] for j in after[k]], default=0.0)
         return rank
 
     def _dispatch(self, queue: _Queue, now: float, events: list[tuple[float, int]]) -> None:
@@ -243,7 +255,7 @@ class _Simulation:
         for v in load.given:
             at = max(at, self._arrival((GIVEN, v), self.given[v], 0, w, 0.0))  # the driver is where worker 0 is
         self.worker[k], self.start[k] = w, at
-        self.end[k] = at + self.cluster.machine.task_seconds + load.seconds + self.writing[k]
+        self.end[k] = at + self.cluster.machine.task_seconds + load.seconds + self.handling[k]
         room.take(load.cpus, load.gpus, self.end[k])
 
     def _arrival(self, what: tuple[int, int], nbytes: int, source: int, target: int, made: float) -> float:

@@ -16,6 +16,7 @@ from distgrad.scheduler import Options, Plan, Program, check_plan, local_cluster
 from distgrad.scheduler.cluster import Cluster, Machine, Worker
 from distgrad.scheduler.contract import contract, whole
 from distgrad.scheduler.nodes import Nodes
+from distgrad.scheduler.reduce import Way
 from distgrad.workers import reference
 
 from .random_graphs import build, random_graph, seeded
@@ -326,8 +327,10 @@ def random_nodes(choose: Any) -> Nodes:
 @pytest.mark.parametrize("seed", range(30))
 def test_every_contraction_keeps_the_order_and_the_devices(seed: int) -> None:
     nodes = random_nodes(seeded(seed))
-    ways = [(grain, window, b) for grain in (1e-9, 3.0, 1e9) for window in (None, 1e-9, 8.0) for b in (False, True)]
-    for groups in (whole(nodes), *[contract(nodes, *way) for way in ways]):
+    grains, windows, flags = (1e-9, 3.0, 1e9), (None, 1e-9, 8.0), (False, True)
+    ways = [Way(grain, window, b) for grain in grains for window in windows for b in flags]
+    ways += [Way(3.0, window, fold=fold, columns=c) for window in windows for fold in (0.0, 30.0) for c in (1, 3)]
+    for groups in (whole(nodes), *[contract(nodes, way) for way in ways]):
         assert all(groups[p] <= groups[v] for v, before in enumerate(nodes.before) for p in before)
         assert len(set(zip(groups, nodes.device, strict=True))) == len(set(groups)) == max(groups) + 1
 

@@ -223,6 +223,19 @@ def test_a_lost_object_whose_readers_end_all_the_same_is_not_made_again() -> Non
     assert (after(state, 3).finished, state.recomputed) == (True, {})
 
 
+def test_a_rerun_that_fails_when_nobody_needs_it_any_more_does_not_go_again() -> None:
+    """0 -> 1, which has what it reads when that is lost"""
+    state = after(started(drawn(2, [(0, (1,), False), (1, (), True)])), 0)
+    assert (state.lost([0], 1.0), state.done(1, 2.0)) == ([Submit(0, 2)], [])
+    assert (state.failed(0, "its worker died", 3.0), state.finished) == ([], True)
+
+
+def test_an_object_that_nobody_reads_any_more_while_it_is_made_again_is_let_go_when_it_is_there() -> None:
+    """0 -> 1, which has what it reads when that is lost"""
+    state = after(started(drawn(2, [(0, (1,), False), (1, (), True)])), 0)
+    assert (state.lost([0], 1.0), state.done(1, 2.0), state.done(0, 3.0)) == ([Submit(0, 2)], [], [Drop(0)])
+
+
 def test_objects_that_are_lost_together_are_made_again_once() -> None:
     """0 gives one bundle to 1 and one to 2"""
     plan = drawn(3, [(0, (1,), False), (0, (2,), False), (1, (), True), (2, (), True)])
@@ -295,8 +308,9 @@ FLYING, THERE, GONE = "flying", "there", "gone"
 class World:
     """A driver that obeys, and a world where tasks crash and hang and objects are lost; both check what they are told.
 
-    An object is a bundle and the attempt that makes it. The driver hears of a loss at once, when a task fails for it,
-    or when it looks for the results; and of two failures in any order.
+    An object is a bundle and the attempt that makes it; that of a token has the complement of its task for a bundle.
+    The driver hears of a crash at once or later, even after tasks that fail for it; of a loss at once, when a task
+    fails for it, or when it looks for the results. A task that has begun needs its objects no more.
     """
 
     def __init__(self, plan: Plan, choose: Choose, troubles: int):
@@ -316,6 +330,7 @@ class World:
         self.attempt = dict.fromkeys(self.tasks, 0)
         self.ended: set[int] = set()
         self.hanging: set[int] = set()
+        self.crashed: set[int] = set()
         self.failures = dict.fromkeys(self.tasks, 0)
         self.runs = dict.fromkeys(self.tasks, 0)
 
@@ -341,11 +356,12 @@ class World:
         self.attempt[task] = attempt
         self.flying[task] = [(b, self.held[b]) for b in self.reads[task]]
         assert self.known.isdisjoint(self.flying[task])
-        assert all(p in self.flying or p in self.ended for p in self.plan.tasks[task].waits)
+        waits = self.plan.tasks[task].waits
+        assert all(p in self.flying or p in self.ended for p in waits)
+        self.flying[task] += [(~p, self.attempt[p]) for p in waits if p in self.flying]
         self.ended.discard(task)
-        for b in self.gives[task]:
-            self.held[b] = attempt
-            self.objects[b, attempt] = FLYING
+        self.held.update(dict.fromkeys(self.gives[task], attempt))
+        self.settle(task, FLYING)
 
     def drop(self, bundle: int) -> None:
         assert not self.plan.bundles[bundle].wanted
@@ -359,11 +375,13 @@ class World:
         self.runs[task] += 1
         self.failures[task] += 1
 
+    def settle(self, task: int, how: str) -> None:
+        self.objects.update(((b, self.attempt[task]), how) for b in (~task, *self.gives[task]))
+
     def end(self, task: int, how: str) -> None:
-        for b in self.gives[task]:
-            self.objects[b, self.attempt[task]] = how
-            if how == GONE:
-                self.known.add((b, self.attempt[task]))
+        self.settle(task, how)
+        if how == GONE:
+            self.known.update((b, self.attempt[task]) for b in self.gives[task])
         del self.flying[task]
 
     # what happens
@@ -378,12 +396,14 @@ class World:
         raise AssertionError(f"no end in sight: {self.state.waiting()}")
 
     def happen(self) -> None:
-        whole = [k for k in self.flying if all(self.objects[x] == THERE for x in self.flying[k])]
-        broken = [k for k in self.flying if any(self.objects[x] == GONE for x in self.flying[k])]
-        able = [k for k in whole if k not in self.hanging]
+        sound = self.flying.keys() - self.hanging - self.crashed
+        broken = [k for k in sorted(sound) if any(self.objects[x] == GONE for x in self.flying[k])]
+        able = [k for k in sorted(sound) if all(self.objects[x] == THERE for x in self.flying[k])]
         if self.troubles and self.choose(range(3)) == 0:
             self.troubles -= 1
             self.trouble(able)
+        elif self.crashed and (not able or self.choose((True, False))):
+            self.hear(self.choose(sorted(self.crashed)))
         elif broken and (not able or self.choose((True, False))):
             self.collateral(self.choose(broken))
         elif able:
@@ -424,12 +444,22 @@ class World:
             self.hanging.add(self.choose(frail))
 
     def lose(self, bundles: Sequence[int]) -> None:
+        for k, needed in self.flying.items():
+            if all(self.objects[x] == THERE for x in needed) and self.choose((True, False)):
+                self.flying[k] = []
         for b in bundles:
             self.objects[b, self.held[b]] = GONE
         if self.choose((True, False)):
             self.tell(bundles)
 
     def crash(self, task: int) -> None:
+        self.settle(task, GONE)
+        self.crashed.add(task)
+        if self.choose((True, False)):
+            self.hear(task)
+
+    def hear(self, task: int) -> None:
+        self.crashed.remove(task)
         self.end(task, GONE)
         self.runs[task] += 1
         self.failures[task] += 1
@@ -445,7 +475,7 @@ class World:
 
 def random_plan(choose: Choose) -> Plan:
     devices = choose([(None,), (None, "worker:0", "worker:1")])
-    program = random_steps(choose(range(1, 25)), choose, span=choose((2, 12)), devices=devices)
+    program = random_steps(choose(range(1, 30)), choose, span=choose((2, 12)), devices=devices)
     return partition(program, ray_cluster(2), Options(granularity=choose((1e-9, 5e-5)), cpus_per_task=1))
 
 
@@ -485,14 +515,12 @@ def test_without_trouble_every_task_runs_once(seed: int) -> None:
     assert world.state.recomputed == {}
 
 
-def test_a_hundred_thousand_tasks_in_a_row_take_a_second_at_most() -> None:
+def test_twenty_thousand_tasks_in_a_row_are_run_twice_within_two_seconds() -> None:
     """0 -> 1 -> 2 -> ..., the last object lost at the end: all is made again, without recursion"""
-    n = 100_000
-    state = RunState(drawn(n, [*[(k, (k + 1,), False) for k in range(n - 1)], (n - 1, (), True)]), range(n), 100)
+    n = 20_000
+    plan = drawn(n, [*[(k, (k + 1,), False) for k in range(n - 1)], (n - 1, (), True)])
     begin = time.process_time()
-    state.start(0.0)
-    after(state, *range(n))
+    state = after(started(plan, in_flight=100), *range(n))
     state.lost([n - 1], 0.0)
-    after(state, *range(n))
-    assert state.finished
-    assert time.process_time() - begin < 4
+    assert after(state, *range(n)).finished
+    assert time.process_time() - begin < 2

@@ -48,6 +48,19 @@ class Compiled:
         finally:
             del error  # which would hold this frame, and be held by it
 
+    def run_kept(self, given: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+        """The same with the results as the backend has them, too. Not for NumPy, whose results are what they are."""
+        assert isinstance(self._run, Eager)
+        there: list[Any] = []
+        try:
+            return self._run.run(given, there=there), there
+        except StepFailed as e:
+            error = self._explained([np.asarray(x) for x in given], e)
+        try:
+            raise error
+        finally:
+            del error
+
     def _explained(self, given: Sequence[Array], failure: StepFailed) -> BaseException:
         """What a step raised, with the op, the user's line and the inputs' types."""
         cause, step = failure.__cause__, failure.step

@@ -59,10 +59,11 @@ class Eager:
         for v, x in constants.items():
             self._slots[slots[v]] = backend.to_device(x)
 
-    def run(self, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
+    def run(self, given: Sequence[Any], watch: Watch | None = None, there: list[Any] | None = None) -> list[Array]:
+        """From arrays of NumPy or of the library to NumPy's; `there` gets the results as the library has them."""
         slots, move = self._slots.copy(), self._backend.to_device
         for slot, x in zip(self._given, given, strict=True):
-            slots[slot] = move(x)
+            slots[slot] = move(x) if isinstance(x, np.ndarray) else x
         for run, pick, out, dead, step in self.calls:
             try:
                 if watch is not None:
@@ -75,6 +76,8 @@ class Eager:
             for slot in dead:
                 slots[slot] = None
         leaving = [slots[slot] for slot in self._leaving]
+        if there is not None:
+            there += leaving
         if self._backend.name == "torch":
             return hand_out(self._backend.extras, leaving)
         return [self._backend.to_numpy(x) for x in leaving]

@@ -1,4 +1,4 @@
-"""Tensors from files, loaded where the op runs: weights that are too large for one process come to each task by itself."""
+"""Tensors from files, loaded where the op runs: weights that are too large for one process need not pass through it."""
 
 from __future__ import annotations
 

@@ -4,14 +4,15 @@ again is what `scheduler.run_state` says, and a task has the same body here as i
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import ray
 
 from distgrad.handles import Handle, value_of
-from distgrad.scheduler.bodies import bodies
+from distgrad.scheduler.bodies import Body, bodies
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.simulate import replay
 from distgrad.workers import numerics
@@ -32,6 +33,24 @@ LONGEST, HEAVIEST = 64, 256 << 20
 RESTARTS = 4
 
 
+class Shipped(NamedTuple):
+    """A body in the store, by reference and by name; whether values of it stay on a device."""
+
+    holder: list[Any]
+    key: str
+    stays: bool
+
+
+class Call(NamedTuple):
+    """How a task is called: the remote function, the body as it was shipped, and how its results are packed."""
+
+    remote: Any
+    holder: list[Any]
+    key: str
+    stays: bool
+    packs: tuple[tasks.Pack, ...]
+
+
 class Source(NamedTuple):
     """Where a task finds a value that it reads: in a bundle, or (bundle -1) in what the run is given."""
 
@@ -45,30 +64,36 @@ class RayEngine:
     def __init__(self, plan: Plan, settings: RaySettings, link: Link, names: Sequence[str] = ()):
         self.plan, self.settings, self.link = plan, settings, link
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
-        order = replay(plan).start
-        self.order = sorted(range(len(plan.tasks)), key=lambda k: (order[k], k))
-        distinct, of = bodies(plan)
-        shipped = [self._ship(body) for body in distinct]
-        packs: list[list[tasks.Pack]] = [[] for _ in plan.tasks]
-        #: The bundles of each task, in the order in which it returns them.
+        start = replay(plan).start
+        self.order = sorted(range(len(plan.tasks)), key=lambda k: (start[k], k))
+        #: The bundles of each task, in the order in which it returns them; and where each value lies in them.
         self.made: list[list[int]] = [[] for _ in plan.tasks]
-        place: dict[int, Source] = {}
+        self.place: dict[int, Source] = {}
         for b, bundle in enumerate(plan.bundles):
-            gives = plan.tasks[bundle.task].gives
-            packs[bundle.task].append(tasks.Pack(tuple([gives.index(v) for v in bundle.values]), bundle.wanted))
             self.made[bundle.task].append(b)
-            place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
-        self.place = place
-        self.sources = [[place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
-        self.calls = [
-            (options_of(task, plan.cluster, link, 1 + len(pack)), *shipped[of[k]], tuple(pack))
-            for k, (task, pack) in enumerate(zip(plan.tasks, packs, strict=True))
-        ]
+            self.place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
+        self.sources = [[self.place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
         self._readers = _readers(plan)
 
-    def _ship(self, body: Any) -> tuple[list[Any], str]:
-        parcel = tasks.parcel_of(body, self.settings.backend, self.settings.check_numerics)
-        return [ray.put(parcel)], hashlib.sha256(parcel).hexdigest()
+    @cached_property
+    def calls(self) -> list[Call]:
+        """How each task is called. Made, and the bodies shipped, when something first runs."""
+        distinct, of = bodies(self.plan)
+        gpus = dict(zip(of, [task.gpus for task in self.plan.tasks], strict=True))
+        shipped = [self._ship(body, gpus[i]) for i, body in enumerate(distinct)]
+        return [self._call(k, shipped[i]) for k, i in enumerate(of)]
+
+    def _call(self, k: int, shipped: Shipped) -> Call:
+        task, bundles = self.plan.tasks[k], [self.plan.bundles[b] for b in self.made[k]]
+        place = {v: i for i, v in enumerate(task.gives)}
+        packs = tuple([tasks.Pack(tuple([place[v] for v in bundle.values]), bundle.wanted) for bundle in bundles])
+        return Call(options_of(task, self.plan.cluster, self.link, 1 + len(packs)), *shipped, packs)
+
+    def _ship(self, body: Body, gpus: int) -> Shipped:
+        """Put a body into the store. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
+        backend = "torch" if gpus and self.settings.backend == "numpy" else self.settings.backend
+        parcel = tasks.parcel_of(body, backend, gpus, self.settings.check_numerics)
+        return Shipped([ray.put(parcel)], hashlib.sha256(parcel).hexdigest(), backend != "numpy")
 
     def run(
         self, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle], fetch: bool = True
@@ -107,21 +132,26 @@ class RayEngine:
     def _placed(
         self, feeds: Sequence[Any], state: Mapping[str, Any]
     ) -> tuple[list[Array | Value], dict[str, Array | Value]]:
-        """The same inputs, with what is large in the store: feeds that the same tasks read as one object."""
+        """The same inputs, with what is large in the store: what the same tasks read as one object. What variables
+        hold never changes, so it is put there once."""
         program, link = self.plan.program, self.link
-        made: list[Any] = [x if _is_here(x, link) else value_of(x) for x in feeds]
-        groups: dict[Any, list[int]] = {}
-        for i, (v, x) in enumerate(zip(program.feeds, made, strict=True)):
-            if not isinstance(x, Value) and v in self._readers:
-                groups.setdefault(self._readers[v], []).append(i)
-        for group in groups.values():
-            if sum([made[i].nbytes for i in group]) > INLINE:
-                for i, value in zip(group, link.put([made[i] for i in group]), strict=True):
-                    made[i] = value
+        fed = [x if _is_here(x, link) else value_of(x) for x in feeds]
         kept = {key: x if _is_here(x, link) else value_of(x) for key, x in state.items()}
-        arrays = [key for key, x in kept.items() if not isinstance(x, Value)]
-        kept.update(zip(arrays, link.placed([kept[key] for key in arrays]), strict=True))
-        return made, kept
+        for group in self._together({i: v for i, v in enumerate(program.feeds) if not isinstance(fed[i], Value)}):
+            if sum([fed[i].nbytes for i in group]) > INLINE:
+                for i, value in zip(group, link.put([fed[i] for i in group]), strict=True):
+                    fed[i] = value
+        for keys in self._together({key: v for key, v in program.reads if not isinstance(kept[key], Value)}):
+            kept.update(zip(keys, link.placed([kept[key] for key in keys]), strict=True))
+        return fed, kept
+
+    def _together(self, values: Mapping[Any, int]) -> Iterable[list[Any]]:
+        """The keys of given values, in groups of those that the same tasks read."""
+        groups: dict[Any, list[Any]] = {}
+        for key, v in values.items():
+            if v in self._readers:
+                groups.setdefault(self._readers[v], []).append(key)
+        return groups.values()
 
     # -- what comes of it ----------------------------------------------------------------------------------------
 
@@ -143,8 +173,9 @@ class RayEngine:
             return Value(types[v], self.link, stored[b], place)
 
         writes = {key: handle(v) for key, v in program.writes}
+        values: list[Any]
         if fetch:
-            values: list[Any] = [value_of(given[v]) if v in given else run.value(*self.place[v]) for v in program.fetches]
+            values = [value_of(given[v]) if v in given else run.value(*self.place[v]) for v in program.fetches]
         else:
             values = [handle(v) for v in program.fetches]
         if record and (record[0].depth > LONGEST or record[0].nbytes > HEAVIEST):

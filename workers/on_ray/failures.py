@@ -50,8 +50,9 @@ Failure = UserError | Crashed | Collateral
 
 #: What is not the user's doing.
 _SYSTEM = (
-    exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.LocalRayletDiedError, exceptions.OutOfMemoryError,
-    exceptions.TaskCancelledError, exceptions.ObjectLostError, exceptions.ObjectStoreFullError,
+    exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.LocalRayletDiedError,
+    exceptions.OutOfMemoryError, exceptions.TaskCancelledError, exceptions.ObjectLostError,
+    exceptions.ObjectStoreFullError,
 )  # fmt: skip
 
 

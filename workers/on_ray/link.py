@@ -55,9 +55,10 @@ class Link:
         if self.opened:
             _open(address, cpus, gpus, object_store_memory)
         elif address not in (None, "auto"):
+            here = ray.get_runtime_context().gcs_address
             raise ValueError(
-                f"Session: this process is connected to Ray already (at {ray.get_runtime_context().gcs_address}), so it "
-                f"cannot join {address!r}: leave out address, or call ray.shutdown() first"
+                f"Session: this process is connected to Ray already (at {here}), so it cannot join {address!r}: leave "
+                f"out address, or call ray.shutdown() first"
             )
         self.home = str(ray.get_runtime_context().get_node_id())
         self.nodes = _nodes(self.home)
@@ -189,9 +190,7 @@ def _nodes(home: str) -> list[Node]:
         if node["Alive"] and int(resources.get("CPU", 0)) >= 1:
             labels = {str(k): str(v) for k, v in (node.get("Labels") or {}).items()}
             gpus, memory = int(resources.get("GPU", 0)), int(resources.get("memory", 1 << 30))
-            found.append(
-                Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), gpus, memory, labels)
-            )
+            found.append(Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), gpus, memory, labels))
     if not found:
         raise ConnectionError("Session: no node of the Ray cluster has a cpu")
     return sorted(found, key=lambda node: (node.id != home, node.address, node.id))

@@ -8,6 +8,7 @@ from typing import Any
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.devices import parse
 from distgrad.scheduler.plan import Task
 from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.link import Link
@@ -18,8 +19,10 @@ NOTABLE = 256 << 20
 
 def options_of(task: Task, cluster: Cluster, link: Link, returns: int) -> Any:
     """The remote function with what this task asks for."""
-    pinned = link.node_of(cluster, task.worker) if task.device not in (None, "cpu") else None
-    return _options(returns, task.cpus, task.gpus, _rounded(task.memory), pinned)
+    device = parse(task.device)
+    pinned = device.worker is not None or device.gpu is not None
+    node = link.node_of(cluster, task.worker) if pinned else None
+    return _options(returns, task.cpus, task.gpus, _rounded(task.memory), node, device.labels)
 
 
 def _rounded(memory: int) -> int:
@@ -28,12 +31,16 @@ def _rounded(memory: int) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _options(returns: int, cpus: int, gpus: int, memory: int, pinned: str | None) -> Any:
+def _options(
+    returns: int, cpus: int, gpus: int, memory: int, node: str | None, labels: tuple[tuple[str, str], ...]
+) -> Any:
     options: dict[str, Any] = {"num_returns": returns, "num_cpus": cpus}
     if gpus:
         options["num_gpus"] = gpus
     if memory:
         options["memory"] = memory
-    if pinned is not None:  # soft: a node that is gone shall not hold up what others can do
-        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(pinned, soft=True)
+    if node is not None:  # soft: a node that is gone shall not hold up what others can do
+        options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
+    elif labels:
+        options["label_selector"] = dict(labels)
     return tasks.remote.options(**options)

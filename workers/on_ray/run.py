@@ -63,9 +63,7 @@ class Run:
     def __init__(self, engine: RayEngine, given: Mapping[int, Any]):
         settings = engine.settings
         self._engine, self._plan, self._given = engine, engine.plan, given
-        self._state = RunState(
-            engine.plan, engine.order, settings.in_flight, settings.attempts, settings.task_timeout
-        )
+        self._state = RunState(engine.plan, engine.order, settings.in_flight, settings.attempts, settings.task_timeout)
         self.refs: dict[int, Any] = {}
         self.report = Report()
         self._tokens: dict[Any, int] = {}  # reference of a token -> its task
@@ -112,10 +110,11 @@ class Run:
                 self._cancel([token])
 
     def _submit(self, k: int) -> None:
-        remote, holder, key, packs = self._engine.calls[k]
+        remote, holder, key, stays, packs = self._engine.calls[k]
         objects, picks = self._objects(k)
+        names = [x.hex() if isinstance(x, ray.ObjectRef) else None for x in objects] if stays else ()
         objects += [self._token_of[j] for j in self._plan.tasks[k].waits if j in self._token_of]
-        made = remote.remote(holder, key, picks, packs, *objects)
+        made = remote.remote(holder, key, picks, packs, names, *objects)
         token, *bundles = made if isinstance(made, list) else [made]
         self.refs.update(zip(self._engine.made[k], bundles, strict=True))
         self._tokens[token] = k

@@ -1,6 +1,6 @@
 """What runs on a worker: one function, which has the body of a task compiled once per process and runs it.
 
-Bodies come by reference in a list, which Ray leaves alone: a process gets each of them once, and keeps what it compiled.
+Bodies come by reference in a list, which Ray leaves alone: a process gets each of them once and keeps what it compiled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from distgrad.scheduler.bodies import Body
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
+from distgrad.workers.on_ray import resident
 from distgrad.workers.on_ray.packing import pack
 
 #: Compiled bodies that a process keeps.
@@ -37,6 +38,7 @@ class Parcel:
 
     body: Body
     backend: str
+    gpus: int
     check_numerics: bool
     ops: tuple[OpDef, ...]
 
@@ -58,17 +60,56 @@ class Token(NamedTuple):
     worst: int
 
 
-def run_task(holder: Sequence[Any], key: str, picks: Sequence[tuple[int, int]], packs: Sequence[Pack], *objects: Any) -> Any:
-    """The token and the packed results. `picks` says where each value that the body reads lies in the objects."""
+def run_task(
+    holder: Sequence[Any],
+    key: str,
+    picks: Sequence[tuple[int, int]],
+    packs: Sequence[Pack],
+    names: Sequence[str | None],
+    *objects: Any,
+) -> Any:
+    """The token and the packed results. `picks` says where each value that the body reads lies in the objects, `names`
+    what those objects are known by, where values of them may stay on the device."""
     start = time.time()
     parcel, compiled = _compiled.get(key) or _load(holder, key)
-    made = compiled.run([objects[o][i] for o, i in picks])
+    made = _on_device(parcel, compiled, picks, packs, names, objects) if names else _run(compiled, picks, objects)
     worst = numerics.FINITE
     if parcel.check_numerics:
-        worst = max([numerics.worst(made[i]) for pack in packs if pack.wanted for i in pack.values], default=worst)
+        worst = max([numerics.worst(made[i]) for values, wanted in packs if wanted for i in values], default=worst)
     packed = [pack([made[i] for i in values]) for values, _ in packs]
     token = Token(start, time.time(), _node(), os.getpid(), worst)
     return (token, *packed) if packed else token
+
+
+def _run(compiled: Compiled, picks: Sequence[tuple[int, int]], objects: Sequence[Any]) -> list[Any]:
+    return compiled.run([objects[o][i] for o, i in picks])
+
+
+def _on_device(
+    parcel: Parcel,
+    compiled: Compiled,
+    picks: Sequence[tuple[int, int]],
+    packs: Sequence[Pack],
+    names: Sequence[str | None],
+    objects: Sequence[Any],
+) -> list[Any]:
+    """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
+    move = backend(parcel.backend).to_device
+    with _device(parcel.gpus):
+        made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks])
+    for number, (values, wanted) in enumerate(packs):
+        if wanted:
+            resident.keep_made(number + 1, [there[i] for i in values])
+    return made
+
+
+def _device(gpus: int) -> AbstractContextManager[Any]:
+    """Where new arrays are made: on the GPU that Ray gave this task."""
+    if not gpus:
+        return nullcontext()
+    import torch
+
+    return torch.device("cuda") if torch.cuda.is_available() else nullcontext()
 
 
 def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
@@ -76,7 +117,8 @@ def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
     parcel: Parcel = cloudpickle.loads(ray.get(holder[0]))
     for op in parcel.ops:
         OPS[op.type] = op
-    made = _compiled[key] = parcel, Compiled(parcel.body, backend(parcel.backend))
+    with _device(parcel.gpus):
+        made = _compiled[key] = parcel, Compiled(parcel.body, backend(parcel.backend))
     if len(_compiled) > KEPT:
         _compiled.popitem(last=False)
     return made
@@ -102,14 +144,14 @@ def _node() -> str:
 remote: Any = ray.remote(max_retries=0, max_calls=0)(run_task)
 
 
-def parcel_of(body: Body, backend: str, check_numerics: bool) -> bytes:
+def parcel_of(body: Body, backend: str, gpus: int, check_numerics: bool) -> bytes:
     types = dict.fromkeys([each.type for step in body.steps for each in (step, *step.body)])
     own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
     ops = tuple([replace(op, infer=_infer_nothing) for op in own])
     with ExitStack() as stack:
         for op in ops:
             _by_value(op.kernel, stack)
-        made: bytes = cloudpickle.dumps(Parcel(body, backend, check_numerics, ops))
+        made: bytes = cloudpickle.dumps(Parcel(body, backend, gpus, check_numerics, ops))
     return made
 
 

@@ -1,0 +1,61 @@
+"""Values that stay on a worker's device between calls, so that weights cross to a GPU once, not at every step.
+
+They are known by the object of the store that holds the same value and their place in it. Both sides can tell: the
+driver has the object's id, and a task can work out the ids of what it returns.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import ray
+
+#: The share of a GPU's memory that such values may take, and the bytes where there is no GPU.
+SHARE, BYTES = 0.25, 256 << 20
+
+_kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
+_size = 0
+
+
+def moved(move: Any, key: str | None, place: int, x: Any) -> Any:
+    """A value of an object on the device; from an earlier call where it is still there."""
+    if key is None:
+        return x
+    found = _kept.get((key, place))
+    if found is None:
+        found = move(x)
+        _keep(key, place, found)
+    else:
+        _kept.move_to_end((key, place))
+    return found
+
+
+def keep_made(returned: int, values: Sequence[Any]) -> None:
+    """Keep what this task returns as its object number `returned`."""
+    task = ray.get_runtime_context().get_task_id()
+    assert task is not None
+    key = task + (returned + 1).to_bytes(4, "little").hex()  # as ObjectRef.hex() has it, which counts from one
+    for place, x in enumerate(values):
+        _keep(key, place, x)
+
+
+def _keep(key: str, place: int, x: Any) -> None:
+    global _size
+    _kept[key, place] = x
+    _size += x.nbytes
+    while _size > _most() and _kept:
+        _, gone = _kept.popitem(last=False)
+        _size -= gone.nbytes
+
+
+@cache
+def _most() -> int:
+    try:
+        import torch
+
+        return int(SHARE * torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else BYTES
+    except ModuleNotFoundError:
+        return BYTES
