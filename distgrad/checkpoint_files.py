@@ -69,7 +69,7 @@ def write(
 
 def _write_files(path: str, folder: str, specs: Mapping[str, Spec], value: Callable[[str], Array]) -> dict[str, Entry]:
     os.mkdir(os.path.join(path, folder))
-    entries = {}
+    entries: dict[str, Entry] = {}
     for number, names in enumerate(_portions(specs), 1):
         file, portion = f"{folder}/{number:05}.safetensors", {name: specs[name] for name in names}
         digests = write_tensors(os.path.join(path, file), portion, value)

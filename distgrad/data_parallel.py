@@ -195,7 +195,7 @@ def _chosen(fn: Callable[..., Any], batch: Any) -> tuple[int | str, ...] | None:
     """`batch` as a tuple; ValueError for a name that no parameter has."""
     if batch is None:
         return None
-    made = (batch,) if isinstance(batch, int | str) else tuple(batch)
+    made = tuple(batch) if isinstance(batch, list | tuple | set) else (batch,)
     signature = signature_of(fn)
     for each in made:
         if isinstance(each, bool) or not isinstance(each, int | str):

@@ -38,6 +38,7 @@ from distgrad.scheduler import (
     slopes,
 )
 from distgrad.scheduler.cluster import ENGINES, usable_cpus
+from distgrad.scheduler.devices import canonical
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import calibrate, numerics
 from distgrad.workers.backends import Backend, backend
@@ -93,7 +94,7 @@ class Planner:
         return made
 
     def plan(self, program: Program) -> Plan:
-        program = optimize(program, _evaluate, self.options.fan_in)
+        program = optimize(canonical(program), _evaluate, self.options.fan_in)
         if self.settings.backend.name == "numpy":  # other libraries have kernels for groups of steps
             program = slopes(program)
         program = fuse(program)

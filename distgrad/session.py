@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from distgrad.scheduler import Cluster, Plan
     from distgrad.workers.local import Engine
     from distgrad.workers.on_ray.engine import RayEngine
-    from distgrad.workers.on_ray.run import Report
+    from distgrad.workers.on_ray.reports import Faults, Report
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -141,6 +141,11 @@ class Session:
     def last_run(self) -> Report | None:
         """What happened in the last run on the cluster that this session finished; None for a local session."""
         return None if self._planner.link is None else self._planner.link.last
+
+    @property
+    def faults(self) -> Faults | None:
+        """What failures of workers and nodes have cost this session so far; None for a local session."""
+        return None if self._planner.link is None else self._planner.link.faults
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Plan:
         """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed.

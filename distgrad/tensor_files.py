@@ -156,7 +156,8 @@ def dtype_of(name: str) -> DType:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        dtype: DType = np.dtype(ml_dtypes.bfloat16)
+        return dtype
     return np.dtype(name)
 
 

@@ -145,6 +145,7 @@ def _bundles(draft: Draft, gives: Sequence[Sequence[int]], readers: Mapping[int,
         packs: dict[tuple[tuple[int, ...], bool, bool], list[int]] = {}
         for v in values:
             packs.setdefault((tuple(readers.get(v, ())), v in fetched, v in written), []).append(v)
-        for (to, *end), packed in packs.items():
-            made.append(Bundle(k, tuple(packed), to, *end, sum([draft.nbytes[v] for v in packed])))
+        for (to, is_fetched, is_written), packed in packs.items():
+            nbytes = sum([draft.nbytes[v] for v in packed])
+            made.append(Bundle(k, tuple(packed), to, is_fetched, is_written, nbytes))
     return made

@@ -24,9 +24,12 @@ from distgrad.scheduler.reduce import Lanes, Way, joined
 from distgrad.scheduler.towers import heads_of
 
 
-def contract(nodes: Nodes, way: Way) -> Groups:
-    """Groups of about a grain of seconds or more, as this way to cut asks."""
-    lanes = _lanes(nodes, way.grain, way.branches)
+def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool], Lanes] | None = None) -> Groups:
+    """Groups of about a grain of seconds or more, as this way to cut asks; `known` keeps what other ways may need."""
+    known = {} if known is None else known
+    if (way.grain, way.branches) not in known:
+        known[way.grain, way.branches] = _lanes(nodes, way.grain, way.branches)
+    lanes = known[way.grain, way.branches]
     kept = [0] * len(lanes.weight)
     if way.fold or way.columns:
         lanes, kept = joined(nodes, lanes, way)

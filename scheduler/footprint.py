@@ -29,7 +29,7 @@ IN_PLACE = ELEMENTWISE | (ROWWISE - {"LayerNormScale"}) | {
 #: Memory of the size of their result, or of a block of it, that kernels work in: a letter for each piece. Pieces with
 #: the same letter are the same memory.
 WORKS_IN = {
-    "AddN": "a", "Elu": "am", "Gelu": "a", "GeluGrad": "abc", "LayerNormGrad": "a", "LayerNormScale": "a",
+    "AddN": "a", "Elu": "am", "Gelu": "a", "GeluGrad": "abcd", "LayerNormGrad": "a", "LayerNormScale": "a",
     "LeakyRelu": "a", "LeakyReluGrad": "acm", "Log1p": "l", "LogSoftmax": "a", "LogSumExp": "a", "ReluGrad": "m",
     "Select": "c", "Sigmoid": "ab", "SoftmaxCrossEntropyWithLogits": "abm", "SoftmaxGrad": "a", "Softplus": "al",
     "SparseSoftmaxCrossEntropyWithLogits": "a",

@@ -28,7 +28,7 @@ class Submit(NamedTuple):
 
 
 class Drop(NamedTuple):
-    """Let go of an object: nobody reads it any more."""
+    """Let go of an object: nobody reads it any more. One that failed or was lost is gone without that."""
 
     bundle: int
 
@@ -100,7 +100,7 @@ class RunState:
         self.recomputed: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._unexplained: dict[int, int] = {}
-        self._watch = None if patience is None else _Watch(links, _slots(plan) if slots is None else slots)
+        self._watch = None if patience is None else _Watch(links.after, _slots(plan) if slots is None else slots)
 
     @property
     def finished(self) -> bool:
@@ -140,7 +140,7 @@ class RunState:
     def lost(self, bundles: Iterable[int], now: float) -> list[Command]:
         """Objects are gone: the tasks that made them run again, and before them those whose objects these need and
         that were let go. What was let go, or is being made again, is not missed."""
-        gone = [b for b in bundles if self._held[b] and self._state[self._links.maker[b]] == _DONE]
+        gone = [b for b in bundles if self._held[b] and self._state[self._links.maker[b]] != _SUBMITTED]
         for b in gone:
             self._held[b] = False
         self._back([self._links.maker[b] for b in gone], now)
@@ -149,14 +149,21 @@ class RunState:
     def tick(self, now: float) -> list[Command]:
         """Time has passed: what has been running for longer than `patience` hangs. It is ended, which counts as a
         failure, and goes again."""
-        if self._watch is None or self._patience is None:
-            return []
         commands: list[Command] = []
-        for task, since in list(self._watch.running.items()):
-            if now - since > self._patience:
-                commands.append(Cancel(task))
-                commands += self._again(task, f"it did not end within {self._patience:g} s", now)
-        return self._fill(commands, now)
+        for task in self.overdue(now):
+            commands.append(Cancel(task))
+            commands += self._again(task, f"it did not end within {self._patience:g} s", now)
+        return self._fill(commands, now) if commands else commands
+
+    def overdue(self, now: float) -> list[int]:
+        """The tasks that `tick` would take for hung."""
+        running = {} if self._watch is None else self._watch.running
+        return [task for task, since in running.items() if now - since > (self._patience or 0)]
+
+    def not_begun(self, task: int, now: float) -> None:
+        """A task that seemed to run has no worker yet, as when one has to be started for it: its time begins now."""
+        if self._watch is not None and task in self._watch.running:
+            self._watch.running[task] = now
 
     def waiting(self) -> list[tuple[int, str]]:
         """The tasks that are not done and what each waits for, those first that nothing keeps from running."""
@@ -193,7 +200,7 @@ class RunState:
             self._held[b] = True
         self._open(task)
         if self._watch is not None:
-            self._watch.enter(task, now)
+            self._watch.enter(task, {p for p in self._links.before[task] if self._state[p] != _DONE}, now)
         return Submit(task, self._attempt[task])
 
     def _open(self, task: int) -> None:
@@ -282,7 +289,7 @@ class RunState:
 
     def _reopen(self, task: int, now: float) -> None:
         if self._watch is not None:
-            self._watch.reopen(task, now, self._state[task] == _DONE)
+            self._watch.leave(task, now)
         self._state[task] = _WAITING
         for c in self._links.after[task]:
             self._lacking[c] += 1
@@ -324,39 +331,33 @@ class _Watch:
     """Since when tasks run, as far as that can be told from outside: those with all they need begin in the order in
     which they got it, as many at a time as there are slots."""
 
-    def __init__(self, links: _Links, slots: int):
+    def __init__(self, after: Sequence[Sequence[int]], slots: int):
         self.running: dict[int, float] = {}
         self._queued: dict[int, None] = {}
-        self._submitted: set[int] = set()
-        self._missing = [len(before) for before in links.before]
-        self._after = links.after
-        self._slots = max(slots, 1)
+        #: Of each submitted task, those before it that were not done since: once done, it has what it needs of them.
+        self._missing: dict[int, set[int]] = {}
+        self._after, self._slots = after, max(slots, 1)
 
-    def enter(self, task: int, now: float) -> None:
-        self._submitted.add(task)
-        if not self._missing[task]:
+    def enter(self, task: int, missing: set[int], now: float) -> None:
+        self._missing[task] = missing
+        if not missing:
             self._queue(task, now)
 
     def leave(self, task: int, now: float) -> None:
-        self._submitted.discard(task)
+        self._missing.pop(task, None)
         self._queued.pop(task, None)
-        self.running.pop(task, None)
-        if self._queued and len(self.running) < self._slots:
+        if self.running.pop(task, None) is not None and self._queued:
             first = next(iter(self._queued))
             del self._queued[first]
             self.running[first] = now
 
     def end(self, task: int, now: float) -> None:
         for c in self._after[task]:
-            self._missing[c] -= 1
-            if not self._missing[c] and c in self._submitted and c not in self.running:
-                self._queue(c, now)
-
-    def reopen(self, task: int, now: float, was_done: bool) -> None:
-        self.leave(task, now)
-        if was_done:
-            for c in self._after[task]:
-                self._missing[c] += 1
+            missing = self._missing.get(c)
+            if missing and task in missing:
+                missing.remove(task)
+                if not missing:
+                    self._queue(c, now)
 
     def _queue(self, task: int, now: float) -> None:
         if len(self.running) < self._slots:

@@ -150,6 +150,16 @@ def test_select_takes_every_dtype(dtype: str) -> None:
             np.testing.assert_array_equal(out, np.where(mask, x, y))
 
 
+@pytest.mark.parametrize("number", [0.0, -0.0, -1e9, np.nan])
+def test_select_of_a_number_under_a_mask_that_repeats(number: float) -> None:
+    x = numbers(np.float32)
+    for mask in (x[:1] > 0, x[0] > 0, x[:, :1] > 0, np.array(False)):
+        for y in (np.array(number, np.float32), np.array([[[number]]], np.float32)):
+            out = fresh(x)
+            INTO["Select"](out, mask, x, y)
+            np.testing.assert_array_equal(out.view(np.int32), np.where(mask, x, y.reshape(())).view(np.int32))
+
+
 def test_bfloat16_is_left_to_the_kernel() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     x = numbers(np.float32).astype(ml_dtypes.bfloat16)

@@ -101,7 +101,7 @@ def test_5_11_ops_in_a_gradient_body_keep_the_lines_devices_and_overrides_of_the
     def f(x: Any) -> Any:
         body = current_graph()
         assert body is not None
-        with body.device("gpu"), body.gradient_override_map({"Exp": "TestTenfoldExp"}):
+        with body.device("worker:0"), body.gradient_override_map({"Exp": "TestTenfoldExp"}):
             return dg.exp(x)
 
     x = f32(2.0)
@@ -110,7 +110,7 @@ def test_5_11_ops_in_a_gradient_body_keep_the_lines_devices_and_overrides_of_the
     assert_values(found, [10.0])
     forward, backward = bodies(graph)
     (exp,), (copy,) = ([op for op in body.ops if op.type == "Exp"] for body in (forward, backward))
-    assert (copy.source, copy.device, copy.gradient) == (exp.source, "gpu", "TestTenfoldExp")
+    assert (copy.source, copy.device, copy.gradient) == (exp.source, "worker:0", "TestTenfoldExp")
     assert exp.source.filename == __file__
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import distgrad as dg
 from distgrad.workers import straight
-from distgrad.workers.compiler import Call, nothing
+from distgrad.workers.calls import Call, nothing
 from distgrad.workers.straight import CHUNK, Straight, failed_at
 
 from .engines import optimized

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -17,40 +17,18 @@ from distgrad.registry import OPS
 from distgrad.scheduler.memory import PAIRED_VIEWS, VIEWS
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
-from distgrad.workers import reference
-from distgrad.workers.arena import ALIGN, Layout
+from distgrad.workers.arena import Layout
 from distgrad.workers.blocks import Blocks, entry_of
+from distgrad.workers.calls import Call, Filled, Kernel, Place, add_up, copied, copy_to, item, nothing
 from distgrad.workers.crew import Crew
-from distgrad.workers.destinations import Part, contiguous, destinations, like, parts
+from distgrad.workers.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.into import INTO
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Terms of a sum of up to this size lie in one table: so many single additions would cost more than the arithmetic.
-SMALL_TERM = 1 << 12
 #: Arrays of at least this size are let go at their last use; smaller ones when the run ends.
 WORTH_DROPPING = 1 << 16
-
-
-_NOTHING_YET = {"f": -0.0, "c": complex(-0.0, -0.0)}
-
-
-class Call(NamedTuple):
-    """slots[out] = run(*[slots[i] for i in args]); `step` says whose work it is."""
-
-    run: Callable[..., Any]
-    args: tuple[int, ...]
-    out: int
-    step: Step | None
-
-
-class Place(NamedTuple):
-    """Bytes of the arena, seen as an array."""
-
-    slot: int
-    offset: int
-    spec: Spec
 
 
 class Compiler:
@@ -78,7 +56,8 @@ class Compiler:
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._last = self._last_uses(steps)
-        self._homes = self._rows(steps)
+        inside = {v for v, i in self._last.items() if i < self._end}
+        self._homes = small_terms(steps, types, inside)
         self._tables: dict[int, int] = {}  # sums whose terms lie in a table of their own: where it begins
         for v in reads:
             self._slot(v)
@@ -165,7 +144,7 @@ class Compiler:
         """A place for a copy of a value, row by row, and the call that makes it."""
         place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
         self.places.append(place)
-        self.calls.append(Call(_copied, (place.slot, self.slots[v]), place.slot, None))
+        self.calls.append(Call(copied, (place.slot, self.slots[v]), place.slot, None))
         return place
 
     def _is_view(self, step: Step) -> bool:
@@ -190,7 +169,7 @@ class Compiler:
         if isinstance(seen, tuple):
             whole = self._new_slot()
             calls.append(Call(kernel, args, whole, step))
-            calls += [Call(partial(_item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
+            calls += [Call(partial(item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
         else:
             calls.append(Call(kernel, args, self._slot(step.outputs[0]), step))
         for k, (v, x) in enumerate(zip(step.outputs, seen if isinstance(seen, tuple) else (seen,), strict=True)):
@@ -215,19 +194,7 @@ class Compiler:
             self._call(entry.ufunc, (*step.inputs, v), out, step)
         else:
             assert entry.function is not None
-            self._call(_Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
-
-    def _rows(self, steps: Sequence[Step]) -> dict[int, tuple[Step, int]]:
-        """Small terms of one sum that lie one behind the other: for each the sum, and which of its terms it is."""
-        placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and s.type in INTO and s.type not in VIEWS}
-        found: dict[int, tuple[Step, int]] = {}
-        for step in steps:
-            nbytes = self._nbytes(step.outputs[0]) if step.type == "AddN" and len(step.inputs) > 3 else 0
-            if not 0 < nbytes <= SMALL_TERM or nbytes % ALIGN or len(set(step.inputs)) < len(step.inputs):
-                continue
-            if all(v in placed and v not in found and self._last[v] < self._end for v in step.inputs):
-                found.update({v: (step, k) for k, v in enumerate(step.inputs)})
-        return found
+            self._call(Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
 
     def _row_of(self, v: int, total: Step, k: int) -> int:
         (home,) = total.outputs
@@ -241,7 +208,7 @@ class Compiler:
         spec, table = self._types[v], self._new_slot()
         self.places.append(Place(table, self._tables[v], Spec((len(step.inputs), math.prod(spec.shape)), spec.dtype)))
         out = self._out(i, step, v, ())
-        self.calls.append(Call(_add_up, (table, out), out, step))
+        self.calls.append(Call(add_up, (table, out), out, step))
 
     def _sum(self, i: int, step: Step) -> None:
         """A sum of several is one addition after another."""
@@ -295,7 +262,7 @@ class Compiler:
         (target,) = step.outputs
         for v, part in zip(step.inputs, parts(step, self._types) or (), strict=True):
             if self._root[v] != target:
-                self._call(partial(_copy_to, part), (target, v), self._new_slot(), step)
+                self._call(partial(copy_to, part), (target, v), self._new_slot(), step)
 
     def _place(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
         """The place of an input that dies with this step and has the same type, or one of the layout."""
@@ -310,50 +277,16 @@ class Compiler:
     def _kernel(self, step: Step) -> None:
         """A kernel that makes its own results."""
         several = len(step.outputs) != 1
-        run = _Kernel(step, [self._types[v] for v in step.outputs])
+        run = Kernel(step, [self._types[v] for v in step.outputs])
         out = self._new_slot() if several else self._slot(step.outputs[0])
         self._call(run, step.inputs, out, step)
         for k, v in enumerate(step.outputs):
             if several:
-                self.calls.append(Call(partial(_item, k), (out,), self._slot(v), step))
+                self.calls.append(Call(partial(item, k), (out,), self._slot(v), step))
             self._root[v] = v
             self._fresh[v] = [self.slots[v]]
         if several:
             self.calls.append(Call(nothing, (), out, None))
-
-
-class _Filled:
-    """Calls what fills its first argument, and gives that."""
-
-    def __init__(self, function: Callable[..., Any], attrs: Any):
-        self._function = partial(function, **attrs) if attrs else function
-
-    def __call__(self, out: Array, *inputs: Array) -> Array:
-        self._function(out, *inputs)
-        return out
-
-
-class _Kernel:
-    """Calls a kernel that makes its own results; they are contiguous, and no views of what it was given."""
-
-    def __init__(self, step: Step, specs: Sequence[Spec]):
-        self._type, self._attrs, self._specs = step.type, step.attrs, specs
-        self._run = partial(KERNELS[step.type], np, **step.attrs) if OPS[step.type].kernel is None else self._user_op
-
-    def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
-        """Copies: a kernel may give an array that it keeps."""
-        return tuple([x.copy() for x in reference.apply(OPS[self._type], inputs, self._attrs, self._specs)])
-
-    def __call__(self, *inputs: Array) -> Any:
-        made = self._run(*inputs)
-        outputs = [_own(x, inputs) for x in (made if isinstance(made, tuple | list) else (made,))]
-        return outputs[0] if len(self._specs) == 1 else outputs
-
-
-def _own(x: Any, inputs: Sequence[Array]) -> Array:
-    made: Array = np.asarray(x, order="C")
-    seen = made.base is not None or any(made is y for y in inputs)
-    return made.copy() if seen and any(np.may_share_memory(made, y) for y in inputs) else made
 
 
 def _seen(step: Step, k: int) -> int | None:
@@ -381,27 +314,3 @@ def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> list[int]:
     last = {u: i for i, inner in enumerate(step.body) for u in inner.inputs}
     meanwhile = INTO[step.body[at].type].overlap
     return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]
-
-
-def _add_up(table: Array, out: Array) -> Array:
-    """From -0.0, which changes no term; NumPy itself would begin with 0.0."""
-    np.add.reduce(table, axis=0, out=out.reshape(-1), initial=_NOTHING_YET.get(table.dtype.kind, 0))
-    return out
-
-
-def _copied(place: Array, x: Array) -> Array:
-    np.copyto(place, x)
-    return place
-
-
-def _copy_to(part: Part, target: Array, x: Array) -> None:
-    part.of(target)[...] = x
-
-
-def _item(k: int, values: Sequence[Any]) -> Any:
-    return values[k]
-
-
-def nothing() -> None:
-    """What a slot has whose array is let go."""
-    return None

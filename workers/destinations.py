@@ -2,21 +2,24 @@
 
 A Concat, a Stack, or a Reshape of something transposed copies its inputs into parts of its result. Where an input is a
 matrix product, perhaps behind transposes and reshapes, and nobody else reads it, the product is computed into that part
-of the result, and nothing is copied.
+of the result, and nothing is copied. Small terms of a sum are made in the rows of one table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
+from distgrad.workers.arena import ALIGN
+from distgrad.workers.kernels.into import INTO
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: From the array of the target to the part of it that is meant.
@@ -24,6 +27,8 @@ Path = tuple[Callable[[Array], Array], ...]
 
 #: Op types whose kernels write into any strided array as well as into a contiguous one.
 WRITERS = frozenset({"MatMul"})
+#: Terms of a sum of up to this size lie in one table: so many single additions would cost more than the arithmetic.
+SMALL_TERM = 1 << 12
 
 
 class Part(NamedTuple):
@@ -101,6 +106,23 @@ def _one_matrix(step: Step, types: Sequence[Spec]) -> bool:
     """Whether a product of many matrices with one is computed as a single product."""
     a, b = (len(types[v].shape) for v in step.inputs)
     return b == 2 < a and not step.attrs["transpose_a"]
+
+
+def small_terms(steps: Sequence[Step], types: Sequence[Spec], inside: Container[int]) -> dict[int, tuple[Step, int]]:
+    """Small terms of one sum that lie one behind the other: for each the sum, and which of its terms it is. Only values
+    that stay `inside` the task."""
+    placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and s.type in INTO and s.type not in VIEWS}
+    found: dict[int, tuple[Step, int]] = {}
+    for step in steps:
+        if step.type != "AddN" or len(step.inputs) <= 3 or len(set(step.inputs)) < len(step.inputs):
+            continue
+        shape, dtype = types[step.outputs[0]]
+        nbytes = math.prod(shape) * dtype.itemsize
+        if not 0 < nbytes <= SMALL_TERM or nbytes % ALIGN:
+            continue
+        if all(v in placed and v not in found and v in inside for v in step.inputs):
+            found.update({v: (step, k) for k, v in enumerate(step.inputs)})
+    return found
 
 
 def like(spec: Spec, strides: tuple[int, ...] | None = None) -> Array:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
-from distgrad.workers.compiler import Call, nothing
+from distgrad.workers.calls import Call, nothing
 
 #: A longer tape would take longer to compile than it saves in a hundred runs.
 LONGEST = 4096

@@ -87,7 +87,7 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 
 def load(workload: str, variant: str, threads: int) -> Step:
-    params, data = inputs.map_leaves(_tensor, tuple(inputs.make(workload)))
+    params, data = inputs.map_leaves(tensor, tuple(inputs.make(workload)))
     function = call if workload == "call" else LOSSES[workload]
     if variant == "compile":
         function = torch.compile(function)
@@ -102,7 +102,7 @@ def load(workload: str, variant: str, threads: int) -> Step:
     return Step(run, lambda made: [_array(x) for x in inputs.leaves(made)])
 
 
-def _tensor(x: np.ndarray[Any, Any]) -> Any:
+def tensor(x: np.ndarray[Any, Any]) -> Any:
     """Images and kernels in torch's order of axes, and in memory channels_last, which is a tenth faster than not."""
     made = torch.tensor(x)
     if x.dtype == np.int32:

@@ -19,7 +19,8 @@ from . import timing
 
 class Server:
     def __init__(self, module: str, variant: str, threads: int):
-        self.framework = importlib.import_module(f".{module}", __package__)
+        name = module if "." in module else f".{module}"  # of this package, or by its whole name
+        self.framework = importlib.import_module(name, __package__)
         self.variant, self.threads = variant, threads
         if hasattr(self.framework, "set_threads"):
             self.framework.set_threads(threads)

@@ -83,13 +83,13 @@ class _Writer:
         return self._steps[:at], self._steps[at], self._steps[at + 1 :], slope
 
     def _tanh(self, x: int, y: int) -> int:
-        """y = x / u and the slope (1 - s) s x (3 c x² + l) + s with s = 1 / u, u = 1 + exp(-x (c x² + l))."""
+        """y = x / u and the slope (1 - s) y (3 c x² + l) + s with s = 1 / u, u = 1 + exp(-x (c x² + l))."""
         square = self("Mul", x, x)
         u = self("Add", self("Exp", self("Mul", self("Sub", self("Mul", square, -_CUBIC), _LINEAR), x)), 1.0)
         self("Div", x, u, out=y)
         s = self("Div", 1.0, u)
         steep = self("Add", self("Mul", square, 3 * _CUBIC), _LINEAR)
-        return self("Add", self("Mul", self("Mul", self("Mul", self("Sub", 1.0, s), s), x), steep), s)
+        return self("Add", self("Mul", self("Mul", self("Sub", 1.0, s), y), steep), s)
 
     def _erf(self, x: int, y: int) -> int:
         """y = x / 2 erfc(-x / √2) and the slope x times the normal density plus half of erfc."""

@@ -12,6 +12,8 @@ from distgrad.types import Shape, Spec, size_of
 
 #: A sum whose terms have fewer bytes than this stays one step: adding them takes no longer than starting a step.
 LARGE_SUM = 1 << 16
+#: Unless it has more terms than this: they may come from as many tasks, and a task does not read from hundreds.
+MANY_TERMS = 32
 
 
 # -- slices ------------------------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def _tiles(indexes: Sequence[Any], shape: Shape) -> tuple[str, int, list[int]] |
 
 
 def trees(program: Program, fan_in: int = 4) -> Program:
-    """Cut large sums of many terms into trees of sums of at most `fan_in` terms.
+    """Cut sums of many or of large terms into trees of sums of at most `fan_in` terms.
 
     The shape of a tree follows from the order of the terms alone: neighbours are added first, then neighbouring sums.
     A part of it stands where its last term is made, so that terms need not be held until all of them are there.
@@ -139,7 +141,7 @@ def _is_large(step: Step, types: Sequence[Spec], fan_in: int) -> bool:
     if step.type != "AddN" or len(step.inputs) <= fan_in or step.after:
         return False
     spec = types[step.outputs[0]]
-    return size_of(spec.shape) * spec.dtype.itemsize >= LARGE_SUM
+    return len(step.inputs) > MANY_TERMS or size_of(spec.shape) * spec.dtype.itemsize >= LARGE_SUM
 
 
 def _level(

@@ -130,10 +130,23 @@ def select(out: Array, condition: Array, x: Array, y: Array) -> None:
 def _choose(out: Array, mask: Array, x: Array, y: Array) -> None:
     """On the bits, as integers: y ^ ((x ^ y) * mask). No branch that a random mask would make slow."""
     bits = _BITS[out.dtype.itemsize]
+    if y.size == 1 and 2 * mask.size <= out.size:
+        return _or_number(out.view(bits), mask, x.view(bits), y.view(bits).reshape(()))
     x, y, t = x.view(bits), y.view(bits), scratch(out.shape, bits, "chosen")
     np.bitwise_xor(x, y, t)
     np.multiply(t, mask, t)
     np.bitwise_xor(t, y, out.view(bits))
+
+
+def _or_number(out: Array, mask: Array, x: Array, y: Array) -> None:
+    """x & bits | y & ~bits, where the bits and what they leave of the number are made once for all that they repeat."""
+    chosen = scratch(mask.shape, out.dtype, "chosen")
+    np.multiply(mask, constant(-1, out.dtype), chosen)
+    np.bitwise_and(x, chosen, out)
+    if y.any():
+        np.invert(chosen, chosen)
+        np.bitwise_and(chosen, y, chosen)
+        np.bitwise_or(out, chosen, out)
 
 
 def keep(out: Array, x: Array, mask: Array) -> None:
@@ -260,14 +273,14 @@ def _one_plus_exp(square: Array, x: Array, t: Array) -> None:
 
 
 def _gelu_tanh_grad(out: Array, g: Array, x: Array) -> None:
-    one = constant(1, out.dtype)
+    one, down = constant(1, out.dtype), apart(out, g, x, slot="d")
     square, up, t = (scratch(out.shape, out.dtype, slot) for slot in "abc")
     np.multiply(x, x, square)
     _one_plus_exp(square, x, up)
+    np.divide(x, up, t)
     np.divide(one, up, up)
-    np.subtract(one, up, t)
-    np.multiply(t, up, t)
-    np.multiply(t, x, t)
+    np.subtract(one, up, down)
+    np.multiply(down, t, t)
     np.multiply(square, constant(3 * GELU_CUBIC, out.dtype), square)
     np.add(square, constant(GELU_LINEAR, out.dtype), square)
     np.multiply(t, square, t)

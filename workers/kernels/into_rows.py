@@ -266,7 +266,7 @@ def layer_norm_scale(out: Array, x: Array, *, axis: Any, eps: float) -> None:
 @together("LayerNorm", "LayerNormScale")
 def layer_norm_and_scale(out: Array, scale: Array, x: Array, *, axis: Any, eps: float) -> None:
     r = _centre(x, eps, out)
-    np.copyto(scale, r)
+    np.copyto(scale.reshape(-1), r)  # which is no vector where a row is one number
     np.multiply(out, r[:, None], out)
 
 
@@ -277,7 +277,7 @@ def layer_norm_grad(
     """r * (g - mean(g) - c * r * r * mean(g * c)), with c the centred x: x is never divided by its deviation. Where
     the scale r is given, x is normalised already: then c * r is x."""
     n, t, means = constant(x.shape[1], x.dtype), scratch(x.shape, x.dtype, "a"), scratch((2, len(x)), x.dtype, "slope")
-    c, r = (t, _centre(x, eps, t)) if scale is None else (x, scale)
+    c, r = (t, _centre(x, eps, t)) if scale is None else (x, scale.reshape(-1))
     mean, slope = _sums(g, means[0]), _dots(g, c, means[1])
     np.divide(means, n, means)
     for factor in (r, r) if scale is None else ():

@@ -58,8 +58,9 @@ def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
 def gelu_grad(xp: Any, g: Any, x: Any, *, approximate: bool) -> Any:
     square = x * x
     if approximate:
-        up = 1 / (xp.exp((square * -GELU_CUBIC - GELU_LINEAR) * x) + 1)
-        slope = (1 - up) * up * x * (square * (3 * GELU_CUBIC) + GELU_LINEAR) + up  # far out 0 * x, then 0 * x**2
+        u = xp.exp((square * -GELU_CUBIC - GELU_LINEAR) * x) + 1
+        up = 1 / u
+        slope = (1 - up) * (x / u) * (square * (3 * GELU_CUBIC) + GELU_LINEAR) + up  # far out 0 * x, then 0 * x**2
     else:
         slope = xp.exp(square * -0.5) * NORMAL_PEAK * x + KERNELS["Erfc"](xp, x * -SQRT_HALF) * 0.5
     return g * slope

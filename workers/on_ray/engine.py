@@ -4,6 +4,7 @@ again is what `scheduler.run_state` says, and a task has the same body here as i
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 INLINE = 32 << 10
 #: Runs that would have to be replayed, and bytes that are kept for that, after which values are brought home.
 LONGEST, HEAVIEST = 64, 256 << 20
-#: How often a call is begun again because a value that it was given had been lost.
+#: How often a call is begun again because a value that it was given had been lost, beyond once for each of them.
 RESTARTS = 4
 
 
@@ -101,31 +102,42 @@ class RayEngine:
         """The fetched values (as handles without `fetch`), and handles on what the program writes."""
         self.link.check()
         feeds, state = self._placed(feeds, state)
-        run = self._finished(feeds, state, fetch)
+        run = self._finished(feeds, state, fetch, self._ends())
         self.link.last = run.report
         if run.report.worst and self.settings.check_numerics:
             self._blame(feeds, state, run)
         return self._results(run, feeds, state, fetch)
 
-    def run_again(self, feeds: Sequence[Any], state: Mapping[str, Any]) -> dict[int, tuple[Any, int]]:
+    def run_again(
+        self, feeds: Sequence[Any], state: Mapping[str, Any], ends: float | None
+    ) -> dict[int, tuple[Any, int]]:
         """The objects that a run of these inputs makes for its end, by bundle: a lost one is among them."""
-        run = self._finished(feeds, state, fetch=False)
+        run = self._finished(feeds, state, False, ends or self._ends())
+        self.link.faults.replayed_runs += 1
+        self.link.faults.replayed += len(self.plan.tasks)
         return {b: (run.refs[b], self.plan.bundles[b].nbytes) for b in run.refs if self.plan.bundles[b].wanted}
 
-    def _finished(self, feeds: Sequence[Any], state: Mapping[str, Any], fetch: bool) -> Run:
-        program = self.plan.program
+    def _ends(self) -> float | None:
+        timeout = self.settings.timeout
+        return None if timeout is None else time.monotonic() + timeout
+
+    def _finished(self, feeds: Sequence[Any], state: Mapping[str, Any], fetch: bool, ends: float | None) -> Run:
+        """A run that came to its end; what it was given and is lost is made again within the same time."""
+        program, replayed = self.plan.program, self.link.faults.replayed
         given = dict(zip(program.feeds, feeds, strict=True))
         given.update((v, state[key]) for key, v in program.reads)
-        for attempt in range(RESTARTS):
-            run = Run(self, given)
+        left = RESTARTS + len({id(x.stored) for x in given.values() if isinstance(x, Value)})
+        while True:
+            run = Run(self, given, ends)
             try:
                 run.finish(fetch)
+                run.report.replayed = self.link.faults.replayed - replayed
                 return run
             except GivenLost as e:
-                if attempt + 1 == RESTARTS:
+                left -= 1
+                if not left:
                     raise
-                e.remake()
-        raise AssertionError("not reached")
+                e.remake(ends)
 
     # -- what a run is given -------------------------------------------------------------------------------------
 
@@ -185,7 +197,7 @@ class RayEngine:
 
     def _stored(self, run: Run, b: int, feeds: Any, state: Any, record: list[Record]) -> Stored:
         bundle = self.plan.bundles[b]
-        if run.nodes[bundle.task] == self.link.home:
+        if run.report.tokens[bundle.task].node == self.link.home:
             return Stored(run.refs[b], bundle.nbytes)
         if not record:
             record.append(Record(self, feeds, state))

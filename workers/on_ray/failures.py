@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ray import exceptions
+from ray import cloudpickle, exceptions
 
 
 class RemoteTraceback(Exception):
@@ -17,6 +18,51 @@ class RemoteTraceback(Exception):
 
     def __str__(self) -> str:
         return f"\n{self.text}"
+
+
+class Raised(Exception):
+    """What a kernel raised, on its way to the driver, in a form that every error has: `whole` as pickle has it, `parts`
+    for errors that pickle cannot make or cannot read again, and `text`, the traceback."""
+
+    def __init__(self, whole: bytes, parts: bytes, text: str):
+        super().__init__(whole, parts, text)
+        self.whole, self.parts, self.text = whole, parts, text
+
+    @classmethod
+    def of(cls, error: BaseException) -> Raised:
+        text = "".join(traceback.format_exception(error)).rstrip()
+        kept = {name: value for name, value in vars(error).items() if _pickled(value)}
+        args = error.args if _pickled(error.args) else (str(error),)
+        return cls(_pickled(error), _pickled((type(error), args, kept)), text)
+
+    def error(self) -> BaseException:
+        """The error itself, or one of its type with what of it can travel."""
+        made: Any = _loaded(self.whole)
+        if isinstance(made, BaseException):
+            return made
+        try:
+            kind, args, kept = _loaded(self.parts)
+            made = kind.__new__(kind, *args)  # its __init__ may want other arguments
+            vars(made).update(kept)
+        except Exception:
+            made = RuntimeError(f"an error that cannot leave its process: {self.text.splitlines()[-1]}")
+        return made
+
+
+def _pickled(x: Any) -> bytes:
+    """As bytes; none where that cannot be."""
+    try:
+        made: bytes = cloudpickle.dumps(x)
+        return made
+    except Exception:
+        return b""
+
+
+def _loaded(data: bytes) -> Any:
+    try:
+        return cloudpickle.loads(data) if data else None
+    except Exception:
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +114,9 @@ def classify(error: exceptions.RayError) -> Failure:
         return Collateral(_reason(cause), cause.object_ref_hex)
     if isinstance(cause, _SYSTEM):
         return Collateral(_reason(cause))
-    if not isinstance(cause, BaseException):
-        cause = RuntimeError(str(error))
-    return UserError(cause, str(error))
+    if isinstance(cause, Raised):
+        return UserError(cause.error(), cause.text)
+    return UserError(cause if isinstance(cause, BaseException) else RuntimeError(str(error)), str(error))
 
 
 def _reason(error: BaseException) -> str:

@@ -10,12 +10,14 @@ from distgrad.scheduler.run_state import RunState
 
 #: So many tasks are named.
 NAMED = 8
+#: Where a task is that has not begun.
+WAITS = "on no node yet"
 
 
 def late_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: float | None) -> str:
     waiting = state.waiting()
     running = {task for task, _ in waiting} & set(tokens)
-    where = _nodes({k: tokens[k] for k in running})
+    where = places({k: tokens[k] for k in running})
     lines = [f"  {task_text(plan, k)}: {_state(what, where.get(k))}" for k, what in waiting[:NAMED]]
     if len(waiting) > NAMED:
         lines.append(f"  and {len(waiting) - NAMED} more tasks")
@@ -38,13 +40,18 @@ def task_text(plan: Plan, k: int) -> str:
     return f"task {k} of {len(plan.tasks)}, {len(task.steps)} steps, {ops}"
 
 
-def _nodes(tokens: Mapping[int, Any]) -> dict[int, str]:
-    """Where tasks run, as far as Ray's own record of them tells: it needs the dashboard, and may know nothing."""
+def places(tokens: Mapping[int, Any]) -> dict[int, str]:
+    """Where tasks are, as far as Ray's own record of them tells: it may be a second old. The public way to read it
+    needs the dashboard, which need not run."""
     try:
-        from ray.util.state import list_tasks
+        from ray._private.state import state
 
-        ids = {token.task_id().hex(): k for k, token in tokens.items()}
-        rows = list_tasks(filters=[("job_id", "=", next(iter(tokens.values())).job_id().hex())], limit=1000, timeout=2)
+        ids = {token.task_id().binary(): k for k, token in tokens.items()}
+        known = {ids[e.task_id]: e.state_updates for e in state._get_all_task_events() if e.task_id in ids}
     except Exception:
         return {}
-    return {ids[row.task_id]: f"{row.state} on node {row.node_id}" for row in rows if row.task_id in ids}
+    return {k: _place(at.node_id.hex(), at.worker_pid) for k, at in known.items()}
+
+
+def _place(node: str, pid: int) -> str:
+    return f"on node {node}, process {pid}" if node and pid else WAITS

@@ -5,10 +5,11 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import socket
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import ray
@@ -17,15 +18,15 @@ from ray import exceptions
 from distgrad.scheduler.cluster import RAY_TASK_SECONDS, Cluster, Machine, Worker, check_cluster
 from distgrad.types import spec_of
 from distgrad.workers.on_ray.packing import pack
+from distgrad.workers.on_ray.reports import Faults, Report
 from distgrad.workers.on_ray.values import Stored, Value
-
-if TYPE_CHECKING:
-    from distgrad.workers.on_ray.run import Report
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 log = logging.getLogger("distgrad")
 
+#: Seconds in which a cluster that is to be joined must take a connection.
+KNOCK = 10.0
 #: A closed link's answer to everything.
 CLOSED = "the session is closed: its Ray is gone. Open another one."
 
@@ -50,8 +51,9 @@ class Link:
         self.values: weakref.WeakSet[Value] = weakref.WeakSet()
         self._placed: dict[int, tuple[weakref.ref[Array], Value]] = {}
         self.closed = False
-        #: What happened in the run that ended last.
+        #: What happened in the run that ended last, and what failures have cost so far.
         self.last: Report | None = None
+        self.faults = Faults()
         if self.opened:
             _open(address, cpus, gpus, object_store_memory)
         elif address not in (None, "auto"):
@@ -60,6 +62,7 @@ class Link:
                 f"Session: this process is connected to Ray already (at {here}), so it cannot join {address!r}: leave "
                 f"out address, or call ray.shutdown() first"
             )
+        _handled_here()
         self.home = str(ray.get_runtime_context().get_node_id())
         self.nodes = _nodes(self.home)
         atexit.register(self.close)
@@ -149,7 +152,7 @@ def _settle(value: Value) -> None:
 LOST = (exceptions.ObjectLostError, exceptions.ObjectFetchTimedOutError)
 
 
-def remake(stored: Stored) -> None:
+def remake(stored: Stored, ends: float | None = None) -> None:
     """Run again what made a lost object; RuntimeError where that is not known."""
     if stored.record is None:
         raise RuntimeError(
@@ -157,8 +160,9 @@ def remake(stored: Stored) -> None:
             "Restore the last checkpoint (distgrad.Checkpoints), and go on from there."
         )
     record, _ = stored.record
+    record.link.faults.lost += 1
     log.warning("distgrad: a value of %d bytes was lost with its node; the run that made it runs again", stored.nbytes)
-    record.again()
+    record.again(ends)
 
 
 def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
@@ -166,6 +170,7 @@ def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_
     options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
     try:
         if joins:
+            _knock(joins)
             ray.init(address=joins, **options)
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
@@ -174,12 +179,37 @@ def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_
         raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}") from e
 
 
+def _knock(address: str) -> None:
+    """ConnectionError where nobody listens at an address with a port: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+    except (OSError, OverflowError) as e:
+        raise ConnectionError(
+            f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` was "
+            f"told otherwise), and may this machine reach it?"
+        ) from e
+
+
 def _doing(joins: str | None) -> str:
     return f"join the Ray cluster at {joins!r}" if joins else "start Ray on this machine"
 
 
 def _first_line(e: BaseException) -> str:
     return (str(e).strip().splitlines() or [type(e).__name__])[0]
+
+
+def _handled_here() -> None:
+    """Errors of tasks are raised by the run that submitted them: Ray need not print those once more whose objects
+    nobody asked for."""
+    logging.getLogger("ray._private.worker").addFilter(_is_not_ours)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    return not (text.startswith("Unhandled error") and "ray::run_task()" in text)
 
 
 def _nodes(home: str) -> list[Node]:

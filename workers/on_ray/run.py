@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import ray
@@ -15,9 +15,10 @@ from ray import exceptions
 from distgrad.errors import TaskFailed
 from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
 from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, UserError, classify
-from distgrad.workers.on_ray.late import late_text, task_text
+from distgrad.workers.on_ray.late import WAITS, late_text, places, task_text
 from distgrad.workers.on_ray.link import LOST, remake
-from distgrad.workers.on_ray.task import Token
+from distgrad.workers.on_ray.reports import Report
+from distgrad.workers.on_ray.task import Token, order_of
 from distgrad.workers.on_ray.values import Stored, Value
 
 if TYPE_CHECKING:
@@ -38,29 +39,15 @@ class GivenLost(Exception):
         super().__init__(f"{len(stored)} objects that the run was given were lost")
         self._stored = stored
 
-    def remake(self) -> None:
+    def remake(self, ends: float | None) -> None:
         for stored in self._stored:
-            remake(stored)
-
-
-@dataclass
-class Report:
-    """What happened in a run: when and where each task ran, what was run again, and why."""
-
-    tokens: dict[int, Token] = field(default_factory=dict)
-    #: Task -> how often it was run again; and what was said about it.
-    recomputed: dict[int, int] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
-
-    @property
-    def worst(self) -> int:
-        return max([token.worst for token in self.tokens.values()], default=0)
+            remake(stored, ends)
 
 
 class Run:
-    """The objects and tasks of one run that Ray has. `refs` are the objects by bundle."""
+    """The objects and tasks of one run that Ray has. `refs` are the objects by bundle; at `ends` it is given up."""
 
-    def __init__(self, engine: RayEngine, given: Mapping[int, Any]):
+    def __init__(self, engine: RayEngine, given: Mapping[int, Any], ends: float | None):
         settings = engine.settings
         self._engine, self._plan, self._given = engine, engine.plan, given
         self._state = RunState(engine.plan, engine.order, settings.in_flight, settings.attempts, settings.task_timeout)
@@ -69,12 +56,7 @@ class Run:
         self._tokens: dict[Any, int] = {}  # reference of a token -> its task
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
-        self._ends = None if settings.timeout is None else time.monotonic() + settings.timeout
-
-    @property
-    def nodes(self) -> dict[int, str]:
-        """Where each task ran."""
-        return {task: token.node for task, token in self.report.tokens.items()}
+        self._ends = ends
 
     def value(self, bundle: int, place: int) -> Array:
         made: Array = self._values[bundle][place]
@@ -87,12 +69,14 @@ class Run:
             while not self._state.finished or not self._fetched(fetch):
                 self._look()
         except BaseException as e:
-            self._cancel(list(self._tokens))
+            if not isinstance(e, GivenLost):  # then the run begins again, and shall find its workers alive
+                self._cancel(list(self._tokens))
             self.refs.clear()
             if isinstance(e, GivenUp):
                 raise TaskFailed(f"{task_text(self._plan, e.task)}: {e}. Variables are as they were.") from None
             raise
         self.report.recomputed = dict(self._state.recomputed)
+        self._engine.link.faults.add(self.report)
         if self.report.recomputed:
             log.warning("distgrad: ran again after failures: %s", "; ".join(self.report.reasons))
 
@@ -111,17 +95,18 @@ class Run:
 
     def _submit(self, k: int) -> None:
         remote, holder, key, stays, packs = self._engine.calls[k]
-        objects, picks = self._objects(k)
-        names = [x.hex() if isinstance(x, ray.ObjectRef) else None for x in objects] if stays else ()
+        objects, picks, inline = self._objects(k)
+        names = [*[x.hex() for x in objects], None] if stays else ()
         objects += [self._token_of[j] for j in self._plan.tasks[k].waits if j in self._token_of]
-        made = remote.remote(holder, key, picks, packs, names, *objects)
+        made = remote.remote(holder, order_of(key, picks, packs, names, inline), *objects)
         token, *bundles = made if isinstance(made, list) else [made]
         self.refs.update(zip(self._engine.made[k], bundles, strict=True))
         self._tokens[token] = k
         self._token_of[k] = token
 
-    def _objects(self, k: int) -> tuple[list[Any], tuple[tuple[int, int], ...]]:
-        """The objects that a task reads, each once, and where in them its values lie."""
+    def _objects(self, k: int) -> tuple[list[Any], list[tuple[int, int]], list[Array]]:
+        """The objects that a task reads, each once, where in them its values lie, and what travels with the call (its
+        place is -1)."""
         objects: list[Any] = []
         places: dict[Any, int] = {}
         picks = []
@@ -132,18 +117,15 @@ class Run:
             else:
                 x = self._given[at]
                 if not isinstance(x, Value):
+                    picks.append((-1, len(inline)))
                     inline.append(x)
-                    picks.append((-1, len(inline) - 1))
                     continue
                 key, ref, at = id(x.stored), x.stored.ref, x.place
             if key not in places:
                 places[key] = len(objects)
                 objects.append(ref)
             picks.append((places[key], at))
-        if inline:
-            picks = [(len(objects) if o < 0 else o, i) for o, i in picks]
-            objects.append(inline)
-        return objects, tuple(picks)
+        return objects, picks, inline
 
     def _cancel(self, tokens: Sequence[Any]) -> None:
         """End what runs: by force, because what waits in a system call hears nothing else."""
@@ -164,13 +146,32 @@ class Run:
         for token, result in zip(ended, _outcomes(ended), strict=True):
             if token in self._tokens:  # an event before it may have changed that
                 self._event(token, result)
-        self._obey(self._state.tick(time.monotonic()))
+        self._hunt()
         if self._ends is not None and time.monotonic() > self._ends:
-            raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
+            self._give_up()
+
+    def _hunt(self) -> None:
+        """End what hangs, and have it run again; what waits for a worker to start does not hang."""
+        late = self._state.overdue(time.monotonic())
+        if late:
+            where = places({k: self._token_of[k] for k in late})
+            for k in late:
+                if where.get(k) == WAITS:
+                    self._state.not_begun(k, time.monotonic())
+                else:
+                    self.report.reasons.append(f"task {k}: hung {where.get(k, 'somewhere')}")
+            self._obey(self._state.tick(time.monotonic()))
+
+    def _give_up(self) -> NoReturn:
+        raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
+
+    def _left(self) -> float | None:
+        """Seconds until the run is given up."""
+        return None if self._ends is None else max(self._ends - time.monotonic(), 0.001)
 
     def _patience(self) -> float:
-        left = LOOK if self._ends is None else self._ends - time.monotonic()
-        return max(min(LOOK, left), 0.001)
+        left = self._left()
+        return LOOK if left is None else min(LOOK, left)
 
     def _event(self, token: Any, result: Token | Failure) -> None:
         k = self._tokens.pop(token)
@@ -182,6 +183,7 @@ class Run:
         elif isinstance(result, UserError):
             result.throw()
         elif isinstance(result, Crashed):
+            self._hush(k)
             self.report.reasons.append(f"task {k}: {result.reason}")
             self._obey(self._state.failed(k, result.reason, now))
         else:
@@ -189,6 +191,12 @@ class Run:
             self._obey(self._state.failed(k, result.reason, now, collateral=True))
             if lost:
                 self._obey(self._state.lost(lost, now))
+
+    def _hush(self, k: int) -> None:
+        """Look at the objects of a task that died: Ray prints errors that nobody looked at; these are dealt with."""
+        for b in self._engine.made[k]:
+            with suppress(exceptions.RayError):
+                ray.get(self.refs[b], timeout=0)
 
     def _bundles_lost(self, failure: Collateral) -> list[int]:
         """The bundles behind a lost object; GivenLost where it is one that the run was given."""
@@ -208,7 +216,10 @@ class Run:
             return True
         wanted = [b for b, bundle in enumerate(self._plan.bundles) if bundle.fetched]
         try:
-            self._values = dict(zip(wanted, ray.get([self.refs[b] for b in wanted]), strict=True))
+            found = ray.get([self.refs[b] for b in wanted], timeout=self._left())
+            self._values = dict(zip(wanted, found, strict=True))
+        except exceptions.GetTimeoutError:
+            self._give_up()
         except LOST as e:
             lost = [b for b in wanted if self.refs[b].hex() == e.object_ref_hex] or wanted
             self.report.reasons.append(f"lost the object of bundle {lost}")
@@ -219,15 +230,13 @@ class Run:
 
 def _outcomes(tokens: Sequence[Any]) -> list[Token | Failure]:
     try:
-        found: list[Any] = ray.get(list(tokens))
-        return found
+        return [Token.read(raw) for raw in ray.get(list(tokens))]
     except Exception:
         return [_outcome(token) for token in tokens]
 
 
 def _outcome(token: Any) -> Token | Failure:
     try:
-        found: Token = ray.get(token)
-        return found
+        return Token.read(ray.get(token))
     except exceptions.RayError as e:
         return classify(e)

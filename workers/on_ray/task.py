@@ -6,6 +6,7 @@ Bodies come by reference in a list, which Ray leaves alone: a process gets each 
 from __future__ import annotations
 
 import os
+import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -14,9 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 import ray
+from ray import cloudpickle, exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
@@ -24,6 +25,7 @@ from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
 from distgrad.workers.on_ray import resident
+from distgrad.workers.on_ray.failures import Raised
 from distgrad.workers.on_ray.packing import pack
 
 #: Compiled bodies that a process keeps.
@@ -59,25 +61,32 @@ class Token(NamedTuple):
     pid: int
     worst: int
 
+    def raw(self) -> bytes:
+        """As bytes, which Ray hands on as they are: any other object costs as much as the rest of an empty task."""
+        return pickle.dumps(tuple(self))
 
-def run_task(
-    holder: Sequence[Any],
-    key: str,
-    picks: Sequence[tuple[int, int]],
-    packs: Sequence[Pack],
-    names: Sequence[str | None],
-    *objects: Any,
-) -> Any:
-    """The token and the packed results. `picks` says where each value that the body reads lies in the objects, `names`
-    what those objects are known by, where values of them may stay on the device."""
+    @classmethod
+    def read(cls, raw: bytes) -> Token:
+        return cls(*pickle.loads(raw))
+
+
+def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
+    """The token and the packed results; see `order_of`."""
     start = time.time()
-    parcel, compiled = _compiled.get(key) or _load(holder, key)
-    made = _on_device(parcel, compiled, picks, packs, names, objects) if names else _run(compiled, picks, objects)
+    key, picks, packs, names, inline = pickle.loads(order)
+    objects = (*objects, inline)  # the last one: its place is -1
+    try:
+        parcel, compiled = _compiled.get(key) or _load(holder, key)
+        made = _on_device(parcel, compiled, picks, packs, names, objects) if names else _run(compiled, picks, objects)
+    except exceptions.RayError:
+        raise
+    except BaseException as e:  # SystemExit, too, would end this process
+        raise Raised.of(e) from None
     worst = numerics.FINITE
     if parcel.check_numerics:
         worst = max([numerics.worst(made[i]) for values, wanted in packs if wanted for i in values], default=worst)
     packed = [pack([made[i] for i in values]) for values, _ in packs]
-    token = Token(start, time.time(), _node(), os.getpid(), worst)
+    token = Token(start, time.time(), _node(), os.getpid(), worst).raw()
     return (token, *packed) if packed else token
 
 
@@ -144,6 +153,19 @@ def _node() -> str:
 remote: Any = ray.remote(max_retries=0, max_calls=0)(run_task)
 
 
+def order_of(
+    key: str,
+    picks: Sequence[tuple[int, int]],
+    packs: Sequence[Pack],
+    names: Sequence[str | None],
+    inline: Sequence[Any],
+) -> bytes:
+    """What a call is to do: the key of its body; where each value that it reads lies in the objects; what to pack; what
+    the objects are known by, where values of them may stay on the device; and values that travel with the call. One
+    piece of bytes, because every argument that is an object has a price."""
+    return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline))
+
+
 def parcel_of(body: Body, backend: str, gpus: int, check_numerics: bool) -> bytes:
     types = dict.fromkeys([each.type for step in body.steps for each in (step, *step.body)])
     own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
@@ -167,7 +189,7 @@ def _by_value(kernel: Callable[..., Any] | None, stack: ExitStack) -> None:
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__" or module.__name__.startswith("distgrad."):
         return
-    if "site-packages" in file or module in cloudpickle.list_registry_pickle_by_value():
+    if "site-packages" in file or module.__name__ in cloudpickle.list_registry_pickle_by_value():
         return
     cloudpickle.register_pickle_by_value(module)
     stack.callback(cloudpickle.unregister_pickle_by_value, module)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from distgrad.workers.on_ray.link import Link
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+_numbers = count()
 
 
 class Stored:
@@ -59,38 +62,46 @@ class Value(Handle):
 class Input:
     """What a run was given, as its record keeps it: an array, a safe object, or the way to make an object again."""
 
-    __slots__ = ("_spec", "_stored", "link", "place", "record", "whole")
+    __slots__ = ("_link", "_place", "_spec", "record", "whole")
 
     def __init__(self, value: Array | Handle):
         self.whole: Array | Stored | None = None
         if isinstance(value, Value):
-            self._spec, self.link, self.place = value.spec, value.link, value.place
-            self._stored, self.record = weakref.ref(value.stored), value.stored.record
+            self._spec, self._link, self._place = value.spec, value.link, value.place
+            self.record = value.stored.record
             self.whole = value.stored if self.record is None else None
         elif isinstance(value, Handle):
             self.whole = value.value()
         else:
             self.whole = np.array(value)
 
+    @property
+    def maker(self) -> Record | None:
+        """The run that has to run again for it; None where it is there."""
+        if self.whole is not None or self.record is None or self.record[0].stored(self.record[1]) is not None:
+            return None
+        return self.record[0]
+
     def get(self) -> Array | Value:
+        """The value, which has been made again if it was not there."""
         if isinstance(self.whole, np.ndarray):
             return self.whole
-        stored = self.whole or self._stored()
-        if stored is None:
-            assert self.record is not None
-            stored = self.record[0].again()[self.record[1]]
-        return Value(self._spec, self.link, stored, self.place)
+        stored = self.whole
+        if stored is None and self.record is not None:
+            stored = self.record[0].stored(self.record[1])
+        assert stored is not None
+        return Value(self._spec, self._link, stored, self._place)
 
 
 class Record:
     """A run that made objects: all that is needed to run it again, with the same bits."""
 
     def __init__(self, engine: RayEngine, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle]):
-        self._engine = engine
+        self._engine, self._number = engine, next(_numbers)
         self._feeds = [Input(x) for x in feeds]
         self._state = {key: Input(x) for key, x in state.items()}
         self._made: dict[int, weakref.ref[Stored]] = {}
-        inputs = [*self._feeds, *self._state.values()]
+        self._inputs = inputs = [*self._feeds, *self._state.values()]
         self.depth = 1 + max([x.record[0].depth for x in inputs if x.whole is None], default=0)
         kept = sum([x.whole.nbytes for x in inputs if x.whole is not None])
         self.nbytes = kept + max([x.record[0].nbytes for x in inputs if x.whole is None], default=0)
@@ -100,14 +111,43 @@ class Record:
         self._made[bundle] = weakref.ref(stored)
         return stored
 
-    def again(self) -> dict[int, Stored]:
-        """Run it once more; objects that somebody still has get the new references."""
-        refs = self._engine.run_again([x.get() for x in self._feeds], {k: x.get() for k, x in self._state.items()})
-        found: dict[int, Stored] = {}
+    @property
+    def link(self) -> Link:
+        return self._engine.link
+
+    def stored(self, bundle: int) -> Stored | None:
+        """An object of this run, as long as somebody has it."""
+        return self._made[bundle]() if bundle in self._made else None
+
+    def again(self, ends: float | None) -> None:
+        """Run it once more, and before it the earlier runs whose objects it needs and nobody has: each of them once,
+        in their order. Objects that somebody has get new references; others go after the last run that reads them."""
+        runs = self._needed()
+        last = {maker: run for run in runs for maker in run._makers()}
+        held: dict[Record, list[Stored]] = {}
+        for run in runs:
+            held[run] = run._replay(ends)
+            for done in [maker for maker in held if last.get(maker) is run]:
+                del held[done]
+
+    def _makers(self) -> list[Record]:
+        return [maker for x in self._inputs if (maker := x.maker)]
+
+    def _needed(self) -> list[Record]:
+        found, stack = {self}, [self]
+        while stack:
+            for maker in stack.pop()._makers():
+                if maker not in found:
+                    found.add(maker)
+                    stack.append(maker)
+        return sorted(found, key=lambda run: run._number)
+
+    def _replay(self, ends: float | None) -> list[Stored]:
+        state = {key: x.get() for key, x in self._state.items()}
+        refs = self._engine.run_again([x.get() for x in self._feeds], state, ends)
+        made = []
         for bundle, (ref, nbytes) in refs.items():
-            stored = self._made[bundle]() if bundle in self._made else None
-            if stored is None:
-                stored = self.made(bundle, ref, nbytes)
+            stored = self.stored(bundle) or self.made(bundle, ref, nbytes)
             stored.ref = ref
-            found[bundle] = stored
-        return found
+            made.append(stored)
+        return made

@@ -1,0 +1,20 @@
+"""Tests of faults run in a process with a cluster of its own: the process of the tests may have another one."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pytest
+
+from . import scenes
+
+
+@pytest.fixture(scope="session")
+def play() -> Iterator[Callable[..., Any]]:
+    """Runs one of the scenes, and gives what it gives."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), scenes.open_cluster) as process:
+        yield lambda scene, *args: process.submit(scene, *args).result()
+        process.submit(scenes.close_cluster).result()

@@ -1,0 +1,63 @@
+"""Tasks that die or hang: they are run again, as often as they may, and then an error tells which they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import scenes
+
+pytestmark = pytest.mark.ray
+
+
+def test_a_task_that_dies_once_runs_again_and_nothing_else_does(play: Callable[..., Any], tmp_path: Path) -> None:
+    found = play(scenes.trouble, scenes.die, str(tmp_path / "died"))
+    assert (found.error, found.weights) == ("", (2.0, 3.0))
+    assert list(found.recomputed.values()) == [1]
+    assert found.tasks > 2
+
+
+def test_a_task_that_always_dies_is_given_up_after_its_attempts(play: Callable[..., Any]) -> None:
+    found = play(_trouble_twice, scenes.die)
+    assert found.kind == "TaskFailed"
+    assert re.search(r"'FaultsDie' \(at scenes.py:\d+\)", found.error)
+    assert "failed 2 times, which is as often as it may; the last time: WorkerCrashedError" in found.error
+    assert found.weights == (1.0, 2.0)
+
+
+def test_a_task_that_hangs_once_is_ended_and_runs_again(play: Callable[..., Any], tmp_path: Path) -> None:
+    found = play(_impatient, str(tmp_path / "hung"))
+    assert (found.error, found.weights) == ("", (2.0, 3.0))
+    assert list(found.recomputed.values()) == [1]
+    assert re.search(r"hung on node \w+, process \d+", found.reasons[0])
+
+
+def test_a_step_that_cannot_end_raises_within_its_timeout_and_names_task_op_and_node(play: Callable[..., Any]) -> None:
+    found = play(_timed)
+    assert found.kind == "TimeoutError"
+    assert found.seconds < TIMEOUT + 2
+    assert re.search(
+        r"task \d+ of \d+, .*'FaultsHang' \(at scenes.py:\d+\).*: a worker to run it to its end, on node \w+, process",
+        found.error,
+    )
+    assert found.weights == (1.0, 2.0)
+
+
+#: Long enough for a worker to start on a busy machine.
+TIMEOUT = 15.0
+
+
+def _trouble_twice(op: Any) -> Any:
+    return scenes.trouble(op, "", attempts=2)
+
+
+def _impatient(mark: str) -> Any:
+    return scenes.trouble(scenes.hang, mark, task_timeout=2)
+
+
+def _timed() -> Any:
+    return scenes.trouble(scenes.hang, "", timeout=TIMEOUT)

@@ -1,0 +1,107 @@
+"""Sessions on Ray: their options, what they join, what they leave running, and what they say when closed."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+
+from .helpers import driver
+
+pytestmark = pytest.mark.ray
+
+POSITIVE = "is a positive whole number, got"
+SECONDS = "is a positive number of seconds, got"
+MEMORY = "memory is a positive number of bytes or text such as '4 GiB', got"
+
+#: Options that cannot be, and what is said of them.
+WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"workers": 0}, ValueError, f"workers {POSITIVE} 0"),
+    ({"workers": 1.5}, ValueError, f"workers {POSITIVE} 1.5"),
+    ({"workers": 3}, ValueError, "workers is 3, but the cluster has room for 2 of 1 cpus each (1 nodes with 2 cpus"),
+    ({"cpus_per_task": 0}, ValueError, f"cpus_per_task {POSITIVE} 0"),
+    ({"cpus_per_task": 3}, ValueError, "cpus_per_task is 3, but no node of the cluster has more than 2 cpus"),
+    ({"gpus": 0}, ValueError, f"gpus {POSITIVE} 0"),
+    ({"in_flight": -1}, ValueError, f"in_flight {POSITIVE} -1"),
+    ({"attempts": True}, ValueError, f"attempts {POSITIVE} True"),
+    ({"timeout": 0}, ValueError, f"timeout {SECONDS} 0"),
+    ({"task_timeout": "1"}, ValueError, f"task_timeout {SECONDS} '1'"),
+    ({"granularity": -1.0}, ValueError, f"granularity {SECONDS} -1.0"),
+    ({"memory": "much"}, ValueError, f"{MEMORY} 'much'"),
+    ({"object_store_memory": 0}, ValueError, f"{MEMORY} 0"),
+    ({"check_numerics": 1}, TypeError, "check_numerics is True or False, got 1"),
+    ({"backend": "nump"}, ValueError, "there is no array backend 'nump'"),
+    ({"cluster": 5}, TypeError, "cluster is a Cluster or the path of a cluster file, got 5"),
+    ({"address": 6379}, TypeError, "address is the address of a Ray cluster, such as 'auto', got 6379"),
+    ({"address": "10.0.0.1:6379"}, ValueError, "this process is connected to Ray already (at "),
+    ({"threads": 2}, ValueError, "threads is an option of Session('local'), not of 'ray'"),
+    ({"in_order": True}, ValueError, "in_order is an option of Session('local'), not of 'ray'"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "text"), WRONG, ids=[str(options) for options, _, _ in WRONG])
+def test_a_value_that_cannot_be_is_named(ray_session: dg.Session, options: Any, error: Any, text: str) -> None:
+    with pytest.raises(error, match=f"^Session: {re.escape(text)}"):
+        dg.Session("ray", **options)
+
+
+def test_a_session_that_could_not_be_opened_leaves_ray_as_it_was(ray_session: dg.Session) -> None:
+    with pytest.raises(ValueError, match="room for 2"):
+        dg.Session("ray", workers=3)
+    assert ray_session.run(None) is None
+    with dg.Session("ray"):
+        assert dg.function(lambda x: x + 1)(np.float64(1)) == 2
+
+
+def test_a_ray_that_the_process_had_is_joined_and_goes_on_after_close(ray_session: dg.Session) -> None:
+    import ray
+
+    node = ray.get_runtime_context().get_node_id()
+    with dg.Session("ray") as session:
+        assert dg.function(lambda x: x + 1)(np.float64(1)) == 2
+        assert {token.node for token in session.last_run.tokens.values()} == {node}  # type: ignore[union-attr]
+    assert ray.is_initialized()
+    assert ray.get(ray.put(1)) == 1
+
+
+def test_a_closed_session_says_so(ray_session: dg.Session) -> None:
+    with dg.Graph():
+        x = dg.placeholder((2,))
+        y = dg.exp(x)
+    session = dg.Session("ray")
+    session.run(y, {x: np.ones(2)})
+    session.close()
+    session.close()  # once is enough, twice is fine
+    with pytest.raises(RuntimeError, match=r"the session is closed: its Ray is gone. Open another one"):
+        session.run(y, {x: np.ones(2)})
+
+
+UNKNOWN = """
+import sys, time
+import distgrad as dg
+begun = time.monotonic()
+for address in sys.argv[1:]:
+    try:
+        dg.Session("ray", address=address)
+    except ConnectionError as e:
+        print(e)
+print(time.monotonic() - begun)
+"""
+
+
+def test_an_address_where_nobody_listens_is_told_in_seconds() -> None:
+    begun = time.monotonic()
+    *lines, seconds = driver("-c", UNKNOWN, "127.0.0.1:9", "127.0.0.1:99999", "nonsense")[0].splitlines()
+    assert [line[:55] for line in lines] == [
+        "Session: cannot join the Ray cluster at '127.0.0.1:9': ",
+        "Session: cannot join the Ray cluster at '127.0.0.1:9999",
+        "Session: cannot join the Ray cluster at 'nonsense': Inv",
+    ]
+    assert "nothing listens there" in lines[0]
+    assert "ray start" in lines[0]
+    assert float(seconds) < 60 > time.monotonic() - begun - 60

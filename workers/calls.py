@@ -1,0 +1,95 @@
+"""What a compiled task calls, beside kernels: the calls themselves, and the small functions around kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad.registry import OPS
+from distgrad.scheduler.program import Step
+from distgrad.types import Spec
+from distgrad.workers import reference
+from distgrad.workers.destinations import Part
+from distgrad.workers.kernels import KERNELS
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_NOTHING_YET = {"f": -0.0, "c": complex(-0.0, -0.0)}
+
+
+class Call(NamedTuple):
+    """slots[out] = run(*[slots[i] for i in args]); `step` says whose work it is."""
+
+    run: Callable[..., Any]
+    args: tuple[int, ...]
+    out: int
+    step: Step | None
+
+
+class Place(NamedTuple):
+    """Bytes of the arena, seen as an array."""
+
+    slot: int
+    offset: int
+    spec: Spec
+
+
+class Filled:
+    """Calls what fills its first argument, and gives that."""
+
+    def __init__(self, function: Callable[..., Any], attrs: Any):
+        self._function = partial(function, **attrs) if attrs else function
+
+    def __call__(self, out: Array, *inputs: Array) -> Array:
+        self._function(out, *inputs)
+        return out
+
+
+class Kernel:
+    """Calls a kernel that makes its own results; they are contiguous, and no views of what it was given."""
+
+    def __init__(self, step: Step, specs: Sequence[Spec]):
+        self._type, self._attrs, self._specs = step.type, step.attrs, specs
+        self._run = partial(KERNELS[step.type], np, **step.attrs) if OPS[step.type].kernel is None else self._user_op
+
+    def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
+        """Copies: a kernel may give an array that it keeps."""
+        return tuple([x.copy() for x in reference.apply(OPS[self._type], inputs, self._attrs, self._specs)])
+
+    def __call__(self, *inputs: Array) -> Any:
+        made = self._run(*inputs)
+        outputs = [_own(x, inputs) for x in (made if isinstance(made, tuple | list) else (made,))]
+        return outputs[0] if len(self._specs) == 1 else outputs
+
+
+def _own(x: Any, inputs: Sequence[Array]) -> Array:
+    made: Array = np.asarray(x, order="C")
+    seen = made.base is not None or any(made is y for y in inputs)
+    return made.copy() if seen and any(np.may_share_memory(made, y) for y in inputs) else made
+
+
+def add_up(table: Array, out: Array) -> Array:
+    """From -0.0, which changes no term; NumPy itself would begin with 0.0."""
+    np.add.reduce(table, axis=0, out=out.reshape(-1), initial=_NOTHING_YET.get(table.dtype.kind, 0))
+    return out
+
+
+def copied(place: Array, x: Array) -> Array:
+    np.copyto(place, x)
+    return place
+
+
+def copy_to(part: Part, target: Array, x: Array) -> None:
+    part.of(target)[...] = x
+
+
+def item(k: int, values: Sequence[Any]) -> Any:
+    return values[k]
+
+
+def nothing() -> None:
+    """What a slot has whose array is let go."""
+    return None
