@@ -30,14 +30,14 @@ class Body:
     reads: tuple[int, ...]
     gives: tuple[int, ...]
     cpus: int
-    device: str | None
+    gpus: int
 
 
 def bodies(plan: Plan) -> tuple[list[Body], list[int]]:
     """The distinct bodies of a plan's tasks, in order of appearance, and which of them each task has.
 
-    Tasks have one body where they do the same with values of the same types: names, lines and what a step waits for are
-    left aside, and those of the first task are kept. Attributes are compared by content; of those that are not plain
+    Tasks have one body where they do the same with values of the same types: names, lines, what a step waits for and on
+    which worker it runs are left aside, and those of the first task are kept. Attributes are compared by content; of those that are not plain
     values (a user's own objects), each is equal only to itself. Takes time linear in the plan.
 
     >>> import numpy, distgrad as dg
@@ -78,20 +78,20 @@ def _key(task: Task, steps: Sequence[Step], ids: Mapping[int, int], kinds: Seque
     """What makes two tasks do the same."""
     done = tuple([_step_key(step, ids, attrs) for step in steps])
     types = tuple([kinds[v] for v in ids])
-    return done, types, len(task.reads), tuple([ids[v] for v in task.gives]), task.cpus, task.device
+    return done, types, len(task.reads), tuple([ids[v] for v in task.gives]), task.cpus, task.gpus
 
 
 def _step_key(step: Step, ids: Mapping[int, int], attrs: _Attrs) -> tuple[Any, ...]:
     inputs, outputs = [ids[v] for v in step.inputs], [ids[v] for v in step.outputs]
     held = attrs.number(step.attrs) if step.attrs else -1
     body = tuple([_step_key(inner, ids, attrs) for inner in step.body]) if step.body else ()  # bodies hold no bodies
-    return step.type, tuple(inputs), tuple(outputs), held, step.device, body
+    return step.type, tuple(inputs), tuple(outputs), held, body
 
 
 def _body(task: Task, steps: Sequence[Step], ids: Mapping[int, int], types: Sequence[Spec]) -> Body:
     made = tuple([_renumbered(step, ids) for step in steps])
     reads, gives = tuple([ids[v] for v in task.reads]), tuple([ids[v] for v in task.gives])
-    return Body(made, tuple([types[v] for v in ids]), reads, gives, task.cpus, task.device)
+    return Body(made, tuple([types[v] for v in ids]), reads, gives, task.cpus, task.gpus)
 
 
 def _renumbered(step: Step, ids: Mapping[int, int]) -> Step:

@@ -30,12 +30,12 @@ def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool], Lanes] | No
     if (way.grain, way.branches) not in known:
         known[way.grain, way.branches] = _lanes(nodes, way.grain, way.branches)
     lanes = known[way.grain, way.branches]
-    kept = [0] * len(lanes.weight)
+    color = [0] * len(lanes.weight)
     if way.fold or way.columns:
-        lanes, kept = joined(nodes, lanes, way)
+        lanes, color = joined(nodes, lanes, way)
     groups = _phased(nodes, lanes.of, way.window)
     graph, place = quotient(nodes, groups)
-    graph = _colored(graph, {place[g]: kept[lane] for g, lane in zip(groups, lanes.of, strict=True)})
+    graph = _colored(graph, {place[g]: color[lane] for g, lane in zip(groups, lanes.of, strict=True)})
     for merge in (_into_readers, _into_sources, _siblings, _into_readers, _into_sources, _in_order):
         of = merge(graph, way.grain, way.window)
         if max(of, default=0) + 1 < len(graph):

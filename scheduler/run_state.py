@@ -160,10 +160,10 @@ class RunState:
         running = {} if self._watch is None else self._watch.running
         return [task for task, since in running.items() if now - since > (self._patience or 0)]
 
-    def not_begun(self, task: int, now: float) -> None:
-        """A task that seemed to run has no worker yet, as when one has to be started for it: its time begins now."""
+    def began(self, task: int, at: float) -> None:
+        """A task began later than it seemed, as when a worker has to be started for it."""
         if self._watch is not None and task in self._watch.running:
-            self._watch.running[task] = now
+            self._watch.running[task] = at
 
     def waiting(self) -> list[tuple[int, str]]:
         """The tasks that are not done and what each waits for, those first that nothing keeps from running."""

@@ -438,10 +438,9 @@ class World:
         frail = [k for k in able if self.failures[k] < ATTEMPTS - 1]
         if there and (not frail or self.choose((True, False))):
             self.lose([b for b in there if self.choose((True, False, False))])
-        elif frail and self.choose((True, False)):
-            self.crash(self.choose(frail))
         elif frail:
-            self.hanging.add(self.choose(frail))
+            strike = self.choose((self.crash, self.hanging.add))
+            strike(self.choose(frail))
 
     def lose(self, bundles: Sequence[int]) -> None:
         for k, needed in self.flying.items():

@@ -24,7 +24,7 @@ def body_of(plan: Plan, i: int) -> Body:
     """The body of one task, with the values as the program numbers them."""
     task = plan.tasks[i]
     steps = tuple([plan.program.steps[k] for k in task.steps])
-    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.device)
+    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus)
 
 
 class Compiled:

@@ -25,8 +25,9 @@ STORE = 150 << 20
 class OwnCluster:
     """A head, where the driver is, and nodes that come and go."""
 
-    def __init__(self, cpus: int = 2):
-        head = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False, "_system_config": QUICK}
+    def __init__(self, cpus: int = 2, **config: Any):
+        head = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
+        head["_system_config"] = QUICK | config
         self._cluster = Cluster(initialize_head=True, head_node_args=head)
         self.address = str(self._cluster.address)
         ray.init(address=self.address, logging_level="error", log_to_driver=False)

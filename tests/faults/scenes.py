@@ -158,7 +158,38 @@ def trouble(op: Callable[..., Any], mark: str, **options: Any) -> Troubled:
             step(x, True)
         except Exception as e:
             error, kind = str(e), type(e).__name__
-        seconds, weight, report = time.monotonic() - start, float(b.numpy()), s.last_run
+        print(type(b._value), getattr(b._value,"stored",None) and (b._value.place, b._value.link.fetch(b._value.stored)));  seconds, weight, report = time.monotonic() - start, float(b.numpy()), s.last_run
         tasks = len(step.plan(x, True).tasks)
         step(x, False)
         return Troubled(error, kind, seconds, (weight, float(b.numpy())), report.recomputed, tasks, report.reasons)
+
+
+# -- memory ------------------------------------------------------------------------------------------------------
+
+#: What may be used beyond what is in use, and what the task would take: Ray ends it in between.
+ALLOWED, WANTED = 1 << 30, 3 << 30
+
+
+@dg.op("FaultsEat", infer=lambda x, **_: (x.shape, x.dtype))
+def eat(x: Any, *, mark: str) -> Any:
+    """Takes memory until it is ended; the first time only."""
+    if not os.path.exists(mark):
+        Path(mark).touch()
+        taken = [np.ones(1 << 23) for _ in range(WANTED >> 26)]
+        while taken:
+            time.sleep(1)
+    return x + 1
+
+
+def memory_ends(mark: str) -> Troubled:
+    """A step with a task that takes too much memory, in a cluster of its own with little to give."""
+    from ray._private.utils import get_system_memory, get_used_memory
+
+    from .cluster import OwnCluster
+
+    threshold = (get_used_memory() + ALLOWED) / get_system_memory()
+    cluster = OwnCluster(memory_usage_threshold=threshold, memory_monitor_refresh_ms=100)
+    try:
+        return trouble(eat, mark)
+    finally:
+        cluster.end()

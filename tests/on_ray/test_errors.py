@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import distgrad as dg
+from distgrad.errors import TaskFailed
 
 pytestmark = pytest.mark.ray
 
@@ -78,7 +80,7 @@ def test_an_error_of_a_kernel_is_raised_as_it_was_with_its_place_and_is_not_trie
     assert note.startswith("distgrad: in op 'RayTestError")
     assert "test_errors.py:" in note
     assert "on inputs (f64[3])" in note
-    assert 'raise error' in str(info.value.__cause__)
+    assert "raise error" in str(info.value.__cause__)
     assert "in kernel" in str(info.value.__cause__)
 
 
@@ -170,7 +172,7 @@ def test_a_timeout_names_tasks_ops_and_lines_in_time(ray_session: dg.Session) ->
     np.testing.assert_array_equal(v.numpy(), 0 * X)
 
 
-def test_after_a_timeout_the_worker_is_free_again(ray_session: dg.Session, tmp_path: Path) -> None:
+def test_after_a_timeout_the_workers_are_free_again(ray_session: dg.Session) -> None:
     """Both workers hang; what runs next has them again."""
     forever = own_op(lambda x: time.sleep(600) or x)
     with dg.Session("ray", timeout=1, granularity=1e-9), pytest.raises(TimeoutError):
@@ -189,16 +191,15 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_runs(session: dg.Ses
         with dg.device("gpu"):
             return dg.exp(y)
 
-    with pytest.raises(dg.DeviceError, match=r"asks for device 'gpu', but no worker has a GPU. Cluster 'ray' has 2 workers, 2 cpus"):
+    with pytest.raises(dg.DeviceError, match=r"asks for device 'gpu', but no worker has a GPU") as info:
         f(X)
+    assert "Cluster 'ray' has 2 workers, 2 cpus, no GPUs" in str(info.value)
     assert not calls.exists()
 
 
 def test_a_process_that_dies_each_time_is_given_up_after_so_many_attempts(
     ray_session: dg.Session, tmp_path: Path
 ) -> None:
-    import os
-
     calls = tmp_path / "calls"
     dying = noting(calls, lambda x: os._exit(1))
     v = dg.Variable(np.zeros(3))
@@ -208,7 +209,7 @@ def test_a_process_that_dies_each_time_is_given_up_after_so_many_attempts(
         v.assign_add(x)
         return dying(x)
 
-    with dg.Session("ray", attempts=2, timeout=120), pytest.raises(dg.TaskFailed, match="failed 2 times") as info:
+    with dg.Session("ray", attempts=2, timeout=120), pytest.raises(TaskFailed, match="failed 2 times") as info:
         step(X)
     assert calls.read_text() == "xx"
     assert "RayTestError" in str(info.value)

@@ -3,14 +3,12 @@ again is what `scheduler.run_state` says, and a task has the same body here as i
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import ray
 
 from distgrad.handles import Handle, value_of
 from distgrad.scheduler.bodies import Body, bodies
@@ -22,6 +20,7 @@ from distgrad.workers.on_ray.link import Link
 from distgrad.workers.on_ray.placing import options_of
 from distgrad.workers.on_ray.run import GivenLost, Run
 from distgrad.workers.on_ray.settings import RaySettings
+from distgrad.workers.on_ray.shipping import ship
 from distgrad.workers.on_ray.values import Record, Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,7 +34,7 @@ RESTARTS = 4
 
 
 class Shipped(NamedTuple):
-    """A body in the store, by reference and by name; whether values of it stay on a device."""
+    """A body as it was shipped: what calls carry, and its name; whether values of it stay on a device."""
 
     holder: list[Any]
     key: str
@@ -80,8 +79,7 @@ class RayEngine:
     def calls(self) -> list[Call]:
         """How each task is called. Made, and the bodies shipped, when something first runs."""
         distinct, of = bodies(self.plan)
-        gpus = dict(zip(of, [task.gpus for task in self.plan.tasks], strict=True))
-        shipped = [self._ship(body, gpus[i]) for i, body in enumerate(distinct)]
+        shipped = [self._ship(body) for body in distinct]
         return [self._call(k, shipped[i]) for k, i in enumerate(of)]
 
     def _call(self, k: int, shipped: Shipped) -> Call:
@@ -90,11 +88,11 @@ class RayEngine:
         packs = tuple([tasks.Pack(tuple([place[v] for v in bundle.values]), bundle.wanted) for bundle in bundles])
         return Call(options_of(task, self.plan.cluster, self.link, 1 + len(packs)), *shipped, packs)
 
-    def _ship(self, body: Body, gpus: int) -> Shipped:
-        """Put a body into the store. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
-        backend = "torch" if gpus and self.settings.backend == "numpy" else self.settings.backend
-        parcel = tasks.parcel_of(body, backend, gpus, self.settings.check_numerics)
-        return Shipped([ray.put(parcel)], hashlib.sha256(parcel).hexdigest(), backend != "numpy")
+    def _ship(self, body: Body) -> Shipped:
+        """Ship a body. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
+        backend = "torch" if body.gpus and self.settings.backend == "numpy" else self.settings.backend
+        parcel = tasks.parcel_of(body, backend, self.settings.check_numerics)
+        return Shipped(*ship(parcel, self.link.name), backend != "numpy")
 
     def run(
         self, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle], fetch: bool = True

@@ -121,4 +121,4 @@ def classify(error: exceptions.RayError) -> Failure:
 
 def _reason(error: BaseException) -> str:
     first = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {first}" if first else type(error).__name__
+    return f"{type(error).__name__}: {first.rstrip('.')}" if first else type(error).__name__

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.run_state import RunState
 
 #: So many tasks are named.
 NAMED = 8
-#: Where a task is that has not begun.
-WAITS = "on no node yet"
+#: Ray's number for the state of a task that runs.
+_RUNNING = 8
+
+
+class Place(NamedTuple):
+    """Where a task runs, and for how long."""
+
+    node: str
+    pid: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"on node {self.node}, process {self.pid}" if self.node and self.pid else "on no node yet"
 
 
 def late_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: float | None) -> str:
@@ -27,8 +39,8 @@ def late_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: f
     )  # fmt: skip
 
 
-def _state(what: str, node: str | None) -> str:
-    return what if node is None else f"{what}, {node}"
+def _state(what: str, place: Place | None) -> str:
+    return what if place is None else f"{what}, {place}"
 
 
 def task_text(plan: Plan, k: int) -> str:
@@ -40,7 +52,7 @@ def task_text(plan: Plan, k: int) -> str:
     return f"task {k} of {len(plan.tasks)}, {len(task.steps)} steps, {ops}"
 
 
-def places(tokens: Mapping[int, Any]) -> dict[int, str]:
+def places(tokens: Mapping[int, Any]) -> dict[int, Place]:
     """Where tasks are, as far as Ray's own record of them tells: it may be a second old. The public way to read it
     needs the dashboard, which need not run."""
     try:
@@ -50,8 +62,8 @@ def places(tokens: Mapping[int, Any]) -> dict[int, str]:
         known = {ids[e.task_id]: e.state_updates for e in state._get_all_task_events() if e.task_id in ids}
     except Exception:
         return {}
-    return {k: _place(at.node_id.hex(), at.worker_pid) for k, at in known.items()}
+    return {k: Place(at.node_id.hex(), at.worker_pid, _seconds(at.state_ts_ns)) for k, at in known.items()}
 
 
-def _place(node: str, pid: int) -> str:
-    return f"on node {node}, process {pid}" if node and pid else WAITS
+def _seconds(states: Mapping[int, int]) -> float:
+    return time.time() - states[_RUNNING] / 1e9 if _RUNNING in states else 0.0

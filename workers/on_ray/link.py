@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import socket
+import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,8 +18,9 @@ from ray import exceptions
 
 from distgrad.scheduler.cluster import RAY_TASK_SECONDS, Cluster, Machine, Worker, check_cluster
 from distgrad.types import spec_of
-from distgrad.workers.on_ray.packing import pack
+from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.reports import Faults, Report
+from distgrad.workers.on_ray.shipping import forget
 from distgrad.workers.on_ray.values import Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -48,6 +50,8 @@ class Link:
 
     def __init__(self, address: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None):
         self.opened = not ray.is_initialized()
+        #: What bodies are shipped under, so that they can be taken back.
+        self.name = uuid.uuid4().hex
         self.values: weakref.WeakSet[Value] = weakref.WeakSet()
         self._placed: dict[int, tuple[weakref.ref[Array], Value]] = {}
         self.closed = False
@@ -111,10 +115,10 @@ class Link:
         """The object; if it was lost, it is made again first."""
         self.check()
         try:
-            return ray.get(stored.ref)
+            return opened(ray.get(stored.ref))
         except LOST:
             remake(stored)
-            return ray.get(stored.ref)
+            return opened(ray.get(stored.ref))
 
     def bring_home(self, stored: Stored) -> None:
         """Copy an object to the driver's node: from now on it is as safe as the driver."""
@@ -136,6 +140,7 @@ class Link:
             for value in list(self.values):
                 _settle(value)
             self._placed.clear()
+            forget(self.name)
             if self.opened:
                 ray.shutdown()
         self.closed = True
@@ -188,8 +193,8 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
     except (OSError, OverflowError) as e:
         raise ConnectionError(
-            f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` was "
-            f"told otherwise), and may this machine reach it?"
+            f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` "
+            f"was told otherwise), and may this machine reach it?"
         ) from e
 
 

@@ -1,8 +1,10 @@
 """Packing: several arrays as one object of the store. Large ones travel as they are, without a copy; many small ones
-together in one buffer, because each array of its own costs more than its bytes."""
+together in one buffer, because each array of its own costs more than its bytes; and what is tiny altogether as bytes,
+which Ray hands on as they are."""
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +12,8 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Arrays below so many bytes are small.
+#: Arrays with so few bytes altogether are tiny. Those below so many bytes are small.
+TINY = 16 << 10
 SMALL = 64 << 10
 #: So many small ones are worth a buffer.
 MANY = 8
@@ -38,14 +41,15 @@ class Packed:
         return made
 
 
-def pack(arrays: Sequence[Array]) -> list[Array] | Packed:
-    """One object; `[i]` of it is the i-th array.
+def pack(arrays: Sequence[Array]) -> bytes | list[Array] | Packed:
+    """One object, for `opened`.
 
-    >>> packed = pack([np.arange(3), np.zeros((2, 2))] * 5)
-    >>> packed[2]
+    >>> opened(pack([np.arange(3), np.zeros((2, 2))] * 5))[2]
     array([0, 1, 2])
     """
     arrays = [np.asarray(x, order="C") for x in arrays]
+    if sum([x.nbytes for x in arrays]) <= TINY:
+        return pickle.dumps(arrays, protocol=5)
     if sum([x.nbytes < SMALL for x in arrays]) < MANY:
         return arrays
     layout: list[Any] = []
@@ -63,3 +67,8 @@ def pack(arrays: Sequence[Array]) -> list[Array] | Packed:
         if x.nbytes < SMALL:
             packed[i][...] = x
     return packed
+
+
+def opened(packed: Any) -> Any:
+    """What was packed: `[i]` of it is the i-th array."""
+    return pickle.loads(packed) if type(packed) is bytes else packed

@@ -15,8 +15,9 @@ from ray import exceptions
 from distgrad.errors import TaskFailed
 from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
 from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, UserError, classify
-from distgrad.workers.on_ray.late import WAITS, late_text, places, task_text
+from distgrad.workers.on_ray.late import late_text, places, task_text
 from distgrad.workers.on_ray.link import LOST, remake
+from distgrad.workers.on_ray.packing import opened
 from distgrad.workers.on_ray.reports import Report
 from distgrad.workers.on_ray.task import Token, order_of
 from distgrad.workers.on_ray.values import Stored, Value
@@ -59,6 +60,8 @@ class Run:
         self._ends = ends
 
     def value(self, bundle: int, place: int) -> Array:
+        if bundle not in self._values:
+            self._values[bundle] = opened(ray.get(self.refs[bundle]))
         made: Array = self._values[bundle][place]
         return made
 
@@ -151,16 +154,16 @@ class Run:
             self._give_up()
 
     def _hunt(self) -> None:
-        """End what hangs, and have it run again; what waits for a worker to start does not hang."""
+        """End what hangs, and have it run again; what waited for a worker has not been running all that time."""
         late = self._state.overdue(time.monotonic())
-        if late:
-            where = places({k: self._token_of[k] for k in late})
-            for k in late:
-                if where.get(k) == WAITS:
-                    self._state.not_begun(k, time.monotonic())
-                else:
-                    self.report.reasons.append(f"task {k}: hung {where.get(k, 'somewhere')}")
-            self._obey(self._state.tick(time.monotonic()))
+        if not late:
+            return
+        where, now = places({k: self._token_of[k] for k in late}), time.monotonic()
+        for k, place in where.items():
+            self._state.began(k, now - place.seconds)
+        for k in self._state.overdue(now):
+            self.report.reasons.append(f"task {k}: hung {where.get(k, 'somewhere')}")
+        self._obey(self._state.tick(now))
 
     def _give_up(self) -> NoReturn:
         raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
@@ -188,9 +191,9 @@ class Run:
             self._obey(self._state.failed(k, result.reason, now))
         else:
             lost = self._bundles_lost(result)
-            self._obey(self._state.failed(k, result.reason, now, collateral=True))
-            if lost:
+            if lost:  # told first: the task that reads it then knows what it waits for
                 self._obey(self._state.lost(lost, now))
+            self._obey(self._state.failed(k, result.reason, now, collateral=True))
 
     def _hush(self, k: int) -> None:
         """Look at the objects of a task that died: Ray prints errors that nobody looked at; these are dealt with."""
@@ -217,7 +220,7 @@ class Run:
         wanted = [b for b, bundle in enumerate(self._plan.bundles) if bundle.fetched]
         try:
             found = ray.get([self.refs[b] for b in wanted], timeout=self._left())
-            self._values = dict(zip(wanted, found, strict=True))
+            self._values = dict(zip(wanted, map(opened, found), strict=True))
         except exceptions.GetTimeoutError:
             self._give_up()
         except LOST as e:

@@ -1,6 +1,6 @@
 """What runs on a worker: one function, which has the body of a task compiled once per process and runs it.
 
-Bodies come by reference in a list, which Ray leaves alone: a process gets each of them once and keeps what it compiled.
+A process gets each body once, by its name, and keeps what it compiled.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,7 +26,8 @@ from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
 from distgrad.workers.on_ray import resident
 from distgrad.workers.on_ray.failures import Raised
-from distgrad.workers.on_ray.packing import pack
+from distgrad.workers.on_ray.packing import opened, pack
+from distgrad.workers.on_ray.shipping import received
 
 #: Compiled bodies that a process keeps.
 KEPT = 256
@@ -40,7 +41,6 @@ class Parcel:
 
     body: Body
     backend: str
-    gpus: int
     check_numerics: bool
     ops: tuple[OpDef, ...]
 
@@ -74,10 +74,11 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     """The token and the packed results; see `order_of`."""
     start = time.time()
     key, picks, packs, names, inline = pickle.loads(order)
-    objects = (*objects, inline)  # the last one: its place is -1
+    given = {o: opened(objects[o]) for o in {o for o, _ in picks if o >= 0}}
+    given[-1] = inline
     try:
         parcel, compiled = _compiled.get(key) or _load(holder, key)
-        made = _on_device(parcel, compiled, picks, packs, names, objects) if names else _run(compiled, picks, objects)
+        made = _on_device(parcel, compiled, picks, packs, names, given) if names else _run(compiled, picks, given)
     except exceptions.RayError:
         raise
     except BaseException as e:  # SystemExit, too, would end this process
@@ -90,7 +91,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     return (token, *packed) if packed else token
 
 
-def _run(compiled: Compiled, picks: Sequence[tuple[int, int]], objects: Sequence[Any]) -> list[Any]:
+def _run(compiled: Compiled, picks: Sequence[tuple[int, int]], objects: Mapping[int, Any]) -> list[Any]:
     return compiled.run([objects[o][i] for o, i in picks])
 
 
@@ -100,11 +101,11 @@ def _on_device(
     picks: Sequence[tuple[int, int]],
     packs: Sequence[Pack],
     names: Sequence[str | None],
-    objects: Sequence[Any],
+    objects: Mapping[int, Any],
 ) -> list[Any]:
     """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
     move = backend(parcel.backend).to_device
-    with _device(parcel.gpus):
+    with _device(parcel.body.gpus):
         made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks])
     for number, (values, wanted) in enumerate(packs):
         if wanted:
@@ -123,10 +124,10 @@ def _device(gpus: int) -> AbstractContextManager[Any]:
 
 def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
     _settle()
-    parcel: Parcel = cloudpickle.loads(ray.get(holder[0]))
+    parcel: Parcel = cloudpickle.loads(received(holder, key))
     for op in parcel.ops:
         OPS[op.type] = op
-    with _device(parcel.gpus):
+    with _device(parcel.body.gpus):
         made = _compiled[key] = parcel, Compiled(parcel.body, backend(parcel.backend))
     if len(_compiled) > KEPT:
         _compiled.popitem(last=False)
@@ -166,14 +167,14 @@ def order_of(
     return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline))
 
 
-def parcel_of(body: Body, backend: str, gpus: int, check_numerics: bool) -> bytes:
+def parcel_of(body: Body, backend: str, check_numerics: bool) -> bytes:
     types = dict.fromkeys([each.type for step in body.steps for each in (step, *step.body)])
     own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
     ops = tuple([replace(op, infer=_infer_nothing) for op in own])
     with ExitStack() as stack:
         for op in ops:
             _by_value(op.kernel, stack)
-        made: bytes = cloudpickle.dumps(Parcel(body, backend, gpus, check_numerics, ops))
+        made: bytes = cloudpickle.dumps(Parcel(body, backend, check_numerics, ops))
     return made
 
 
