@@ -19,7 +19,7 @@ STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test check bench bench-step bench-planning conformance docs-numpy clean distclean
+.PHONY: help demo test check bench bench-step bench-planning chaos conformance docs-numpy clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ bench-step: $(CORE_READY) $(STEP_READY)  ## time gradient steps beside TensorFlo
 
 bench-planning: $(CORE_READY)  ## time lowering and planning
 	$(VENV)/bin/python benchmarks/planning.py $(ARGS)
+
+chaos: $(DEV_READY)  ## train while workers and nodes are killed, and watch memory
+	$(VENV)/bin/python -m tests.faults.chaos $(ARGS)
 
 conformance: $(PEERS_READY)  ## compare the gradients with TensorFlow's
 	$(PEERS)/bin/python tests/conformance/run.py $(ARGS)

@@ -5,8 +5,8 @@ and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_gra
 `hvp`; `RegisterGradient`, `no_gradient`, `custom_gradient`, `recompute_grad`; `explain_gradient` says why one is None.
 Run: call a function, on shards of a batch with `data_parallel`, or `Session().run(fetches, feed_dict)`; `Session` says
 on how many threads, within which memory. `function.plan(...)` and `Session.plan` give the `Plan` before anything runs.
-`BudgetError` and `DeviceError` are runs that were refused, `NumericsError` is a NaN or Inf that was found. Keep:
-`Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
+`BudgetError` and `DeviceError` are runs that were refused, `NumericsError` is a NaN or Inf that was found.
+Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class Function:
         warnings.warn(
             f"{self.name} was traced {len(history)} times: {'; '.join(changed) or 'its argument structure changed'}. "
             f"Each new shape, dtype or Python value is a new trace: pass varying numbers as NumPy arrays, pad shapes.",
-            stacklevel=4,
+            stacklevel=5,
         )
 
     # -- tracing -------------------------------------------------------------------------------------------------

@@ -185,7 +185,7 @@ def _ray_planner(choices: Choices) -> Planner:
     """A planner of its own for each session: it goes with its connection."""
     cpus, workers = _count("cpus_per_task", choices.cpus_per_task) or 1, _count("workers", choices.workers)
     gpus, memory = _count("gpus", choices.gpus), memory_bytes(choices.memory)
-    store = memory_bytes(choices.object_store_memory)
+    store = memory_bytes(choices.object_store_memory, "object_store_memory")
     backend, check = _backend(choices.backend), _flag("check_numerics", choices.check_numerics)
     on_ray = _ray_settings(choices, backend, check)
     link = _link(choices.address, None if workers is None else workers * cpus, gpus, store)
@@ -283,8 +283,8 @@ _UNITS = {"": 1, "b": 1, **{f"{p}b": 1000**i for i, p in enumerate("kmgt", 1)}}
 _UNITS |= {f"{p}ib": 1024**i for i, p in enumerate("kmgt", 1)}
 
 
-def memory_bytes(memory: Any) -> int | None:
-    """A budget in bytes.
+def memory_bytes(memory: Any, what: str = "memory") -> int | None:
+    """A number of bytes.
 
     >>> memory_bytes("1.5 GiB"), memory_bytes(10**9), memory_bytes(None)
     (1610612736, 1000000000, None)
@@ -299,5 +299,5 @@ def memory_bytes(memory: Any) -> int | None:
     elif isinstance(memory, int | float | np.integer | np.floating) and not isinstance(memory, bool):
         found = float(memory)
     if not (math.isfinite(found) and found >= 1):
-        raise ValueError(f"Session: memory is a positive number of bytes or text such as '4 GiB', got {memory!r}")
+        raise ValueError(f"Session: {what} is a positive number of bytes or text such as '4 GiB', got {memory!r}")
     return int(found)

@@ -23,7 +23,8 @@ def op(
 ) -> Callable[[Kernel], Callable[..., Any]]:
     """Decorator that makes a kernel (NumPy arrays in, NumPy arrays out) an op of type `op_type`.
 
-    Positional arguments of a call are the op's inputs and arrive in the kernel as arrays, which it must not write into.
+    Positional arguments of a call are the op's inputs and arrive in the kernel as arrays, which it must not write into,
+    and not keep: their memory is used again as soon as nothing else reads it, so what a kernel remembers is a copy.
     Keyword arguments are static: plain hashable values that the kernel gets as they are and a gradient function finds
     in `op.attrs`. A kernel that returns a tuple makes an op with several outputs, and a call gives a list of tensors.
     Every call also takes `name=`.

@@ -338,16 +338,16 @@ def check_program(program: Program) -> Program:
             _check_body(step, i, made, count)
         elif step.type not in OPS:
             raise ValueError(f"step {i} ({step.name!r}) has unknown op type {step.type!r}")
-        for v in step.inputs:
-            if v not in made:
-                raise ValueError(f"step {i} ({step.name!r}) reads value {v} before anything made it")
+        if not made.issuperset(step.inputs):
+            v = next(v for v in step.inputs if v not in made)
+            raise ValueError(f"step {i} ({step.name!r}) reads value {v} before anything made it")
         for v in step.outputs:
             if v in made or not 0 <= v < count:
                 raise ValueError(f"step {i} ({step.name!r}) makes value {v}, which is out of range or made already")
+            made.add(v)
         for j in step.after:
             if not 0 <= j < i:
                 raise ValueError(f"step {i} ({step.name!r}) waits for a step that does not come before it")
-        made.update(step.outputs)
     for v in program.wanted:
         if v not in made:
             raise ValueError(f"value {v} is fetched or written but nothing makes it")

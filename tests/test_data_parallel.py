@@ -97,8 +97,7 @@ def sparse_gradient(table: Any, rows: Any) -> Any:
 def test_sparse_gradients_stay_sparse(shards: int) -> None:
     table, rows = RNG.standard_normal((10, 2)), np.array([1, 4, 4, 9, 1, 3])
     whole, found = (
-        f(table, rows)
-        for f in (dg.function(sparse_gradient), dg.data_parallel(sparse_gradient, shards, batch="rows"))
+        f(table, rows) for f in (dg.function(sparse_gradient), dg.data_parallel(sparse_gradient, shards, batch="rows"))
     )
     assert isinstance(found, dg.IndexedSlicesValue)
     np.testing.assert_array_equal(found.indices, rows)

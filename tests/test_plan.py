@@ -142,7 +142,10 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: bundle(good(), 0, readers=()),
         r"bundle 0 holds value 1, which has other readers: \[1\]",
     ),
-    "bundle not wanted": (lambda: bundle(good(), 1, fetched=False), "bundle 1 holds value 3, which is fetched or written"),
+    "bundle not wanted": (
+        lambda: bundle(good(), 1, fetched=False),
+        "bundle 1 holds value 3, which is fetched or written",
+    ),
     "bytes": (lambda: bundle(good(), 0, nbytes=1), "bundle 0 says 1 bytes, its values have another sum"),
     "wait left out": (lambda: task(waiting(), 1, waits=()), "task 1 must wait for task 0"),
     "wait too much": (lambda: task(good(), 1, waits=(0,)), "task 1 has no reason to wait for task 0"),

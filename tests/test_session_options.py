@@ -49,8 +49,18 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"backend": "nump"}, ValueError, "there is no array backend 'nump'; the known ones are 'numpy', 'torch'"),
     ({"backend": np}, TypeError, "backend is the name of an array library, such as 'numpy', got <module 'numpy'"),
     ({"cluster": 5}, TypeError, "cluster is a Cluster or the path of a cluster file, got 5"),
-    ({"engine": "ray"}, ValueError, "unknown engine 'ray'; there is 'local'"),
-    ({"engine": 4}, ValueError, "unknown engine 4; there is 'local'"),
+    ({"engine": "dask"}, ValueError, "unknown engine 'dask'; there are 'local' and 'ray'"),
+    ({"engine": 4}, ValueError, "unknown engine 4; there are 'local' and 'ray'"),
+    ({"workers": 3}, ValueError, "workers is an option of Session('ray'), not of 'local'"),
+    ({"task_timeout": 3}, ValueError, "task_timeout is an option of Session('ray'), not of 'local'"),
+    ({"engine": "ray", "threads": 3}, ValueError, "threads is an option of Session('local'), not of 'ray'"),
+    ({"engine": "ray", "address": 3}, TypeError, "address is the address of a Ray cluster, such as 'auto', got 3"),
+    ({"engine": "ray", "workers": 0}, ValueError, f"workers {POSITIVE} 0"),
+    ({"engine": "ray", "attempts": True}, ValueError, f"attempts {POSITIVE} True"),
+    ({"engine": "ray", "in_flight": "all"}, ValueError, f"in_flight {POSITIVE} 'all'"),
+    ({"engine": "ray", "task_timeout": -1}, ValueError, f"task_timeout {SECONDS} -1"),
+    ({"engine": "ray", "object_store_memory": "much"}, ValueError, "object_store_memory"),
+    ({"threads": 5000}, ValueError, "threads is 5000; more than 1024 help no machine"),
 ]  # fmt: skip
 
 
@@ -62,8 +72,8 @@ def test_a_value_that_cannot_be_is_named_with_what_is_allowed(options: Any, erro
 
 
 def test_an_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
-        dg.Session(workers=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
+        dg.Session(thread=3)  # type: ignore[call-arg]
 
 
 def test_numpy_numbers_are_numbers() -> None:

@@ -122,9 +122,7 @@ class _Body:
         self._last = {v: i for i, inner in enumerate(step.body) for v in inner.inputs}
         named = self._named(step.body)
         starts = {"view": 0, "scratch": len(self.cuts), "part": len(self.cuts) + len(self.scratch)}
-        self.calls: list[Call] = [
-            (run, picker([starts[kind] + i for kind, i in places])) for run, places in named
-        ]
+        self.calls: list[Call] = [(run, picker([starts[kind] + i for kind, i in places])) for run, places in named]
 
     def height(self) -> int:
         """Rows per block: decided by the step alone, because sums depend on it. An even number of blocks, so that two

@@ -29,7 +29,7 @@ class Run(NamedTuple):
     title: str
     once: Callable[[], Any]
     arrays: Callable[[Any], list[Array]] | None = None
-    predicted: Callable[[], float] | None = None
+    predicted: float | None = None
 
 
 def session(workers: int = WORKERS, **options: Any) -> dg.Session:
@@ -53,13 +53,9 @@ def gpt(two: dg.Session) -> Iterator[dict[str, Run]]:
     with session(workers=1) as one:
         lonely = placed(one, params)
         yield {
-            "left": Run(
-                "distgrad, left in the store", lambda: two.submit(step, there, *data), _arrays, _predicted(two, step, there, data)
-            ),
+            "left": _submitted("distgrad, left in the store", two, step, there, *data),
             "fetched": Run("distgrad, fetched", lambda: _within(two, step, there, *data), _arrays),
-            "one": Run(
-                "distgrad, 1 worker, left", lambda: one.submit(step, lonely, *data), _arrays, _predicted(one, step, lonely, data)
-            ),
+            "one": _submitted("distgrad, 1 worker, left", one, step, lonely, *data),
             "hand-left": Run("Ray tasks by hand, left", lambda: _left(tasks(*data)), ray.get),
             "hand": Run("Ray tasks by hand, fetched", lambda: ray.get(tasks(*data)), list),
             "actors": Run("Ray actors by hand, fetched", lambda: ray.get(actors(*data)), list),
@@ -80,8 +76,10 @@ def _within(where: dg.Session, function: Any, *args: Any) -> Any:
         runtime.remove(where)
 
 
-def _predicted(where: dg.Session, function: Any, *args: Any) -> Callable[[], float]:
-    return lambda: float(_within(where, function.plan, args[0], *args[1]).predictions.seconds)
+def _submitted(title: str, where: dg.Session, step: Any, *args: Any) -> Run:
+    """The step with its results left in the store, and what its plan says."""
+    said = float(_within(where, step.plan, *args).predictions.seconds)
+    return Run(title, lambda: where.submit(step, *args), _arrays, said)
 
 
 def _left(ref: Any) -> Any:
@@ -92,13 +90,14 @@ def _left(ref: Any) -> Any:
 # -- the sum of large arrays -------------------------------------------------------------------------------------
 
 
-def tree(two: dg.Session) -> dict[str, Run]:
+@contextmanager
+def tree(two: dg.Session) -> Iterator[dict[str, Run]]:
     rng = np.random.default_rng(0)
     terms = [rng.standard_normal(TERM_BYTES // 4, np.float32) for _ in range(TERMS)]
     total = dg.function(lambda *xs: dg.add_n(xs), name="total")
     there, refs = placed(two, terms), [ray.put(x) for x in terms]
     source, target = terms[0], np.empty_like(terms[0])
-    return {
+    yield {
         "left": Run("distgrad, left in the store", lambda: two.submit(total, *there), lambda made: [made.numpy()]),
         "fetched": Run("distgrad, read in place", lambda: two.submit(total, *there).value(), lambda made: [made]),
         "hand-left": Run("pairwise Ray tasks, left", lambda: _left(by_hand.tree_sum(refs)), lambda ref: [ray.get(ref)]),
@@ -111,7 +110,7 @@ def tree(two: dg.Session) -> dict[str, Run]:
 
 
 @contextmanager
-def empty() -> Iterator[dict[str, Run]]:
+def tasks(_: dg.Session) -> Iterator[dict[str, Run]]:
     """Every product is a task of its own, as any is longer than the granularity asked for; and all have one body."""
     function = dg.function(lambda xs: [x * 2.0 for x in xs], name="many")
     one = [np.array(float(i)) for i in range(TASKS)]

@@ -31,23 +31,22 @@ def merge_equal(program: Program) -> Program:
     >>> [len(p.steps) for p in (lower([y], [x]), merge_equal(lower([y], [x])))]
     [3, 2]
     """
-    known: dict[Any, int] = {}
+    known = _Known()
     alias: dict[int, int] = {}
+    read = alias.keys()
     place: list[int] = []
-    kept: list[Step] = []
     for step in program.steps:
-        step = _moved(step, alias, place) if alias else step
-        same = _first(step, known, len(kept))
+        if alias and (step.after or not read.isdisjoint(step.inputs)):
+            step = _moved(step, alias, place)
+        same = known.first(step)
         place.append(same)
-        if same == len(kept):
-            kept.append(step)
-        else:
-            alias.update(zip(step.outputs, kept[same].outputs, strict=True))
+        if step is not known.steps[same]:
+            alias.update(zip(step.outputs, known.steps[same].outputs, strict=True))
     if not alias:
         return program
     fetches = tuple([alias.get(v, v) for v in program.fetches])
     writes = tuple([(key, alias.get(v, v)) for key, v in program.writes])
-    return check_program(replace(program, steps=tuple(kept), fetches=fetches, writes=writes))
+    return check_program(replace(program, steps=tuple(known.steps), fetches=fetches, writes=writes))
 
 
 def _moved(step: Step, alias: Mapping[int, int], place: list[int]) -> Step:
@@ -62,23 +61,40 @@ def _moved(step: Step, alias: Mapping[int, int], place: list[int]) -> Step:
     return step if inputs is step.inputs and after == step.after else moved(step, inputs, after)
 
 
-def _first(step: Step, known: dict[Any, int], place: int) -> int:
-    """The place of the first step that is equal to this one, which may be this one's own."""
-    definition = OPS.get(step.type)
-    if step.after or not step.outputs or definition is None or definition.stateful:
-        return place
-    try:
-        return known.setdefault(_key(step), place)
-    except TypeError:  # an attribute that cannot be compared
+class _Known:
+    """The steps that are left, of which no two are equal."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        #: Most steps differ in what they read. Where several do not (-1), their attributes are compared too.
+        self._reading: dict[Any, int] = {}
+        self._equal: dict[Any, int] = {}
+
+    def first(self, step: Step) -> int:
+        """The place of the first step that is equal to this one, which may be this one's own: then it is added."""
+        place = len(self.steps)
+        if not step.after and step.outputs and (definition := OPS.get(step.type)) and not definition.stateful:
+            key = step.type, step.inputs, step.device
+            same = self._reading.setdefault(key, place)
+            if same != place:
+                if same >= 0:
+                    self._place(self.steps[same], same)
+                    self._reading[key] = -1
+                same = self._place(step, place)
+            if same != place:
+                return same
+        self.steps.append(step)
         return place
 
-
-def _key(step: Step) -> Any:
-    """What makes two steps equal."""
-    attrs = step.attrs
-    if not attrs:
-        return step.type, step.inputs, step.device
-    return step.type, step.inputs, step.device, *attrs, *[_plain(value) for value in attrs.values()]
+    def _place(self, step: Step, place: int) -> int:
+        """Where the first step is that is like this one, with its attributes."""
+        attrs = step.attrs
+        try:
+            return self._equal.setdefault(
+                (step.type, step.inputs, step.device, *attrs, *[_plain(value) for value in attrs.values()]), place
+            )
+        except TypeError:  # an attribute that cannot be compared
+            return place
 
 
 def _plain(value: Any) -> Any:

@@ -65,11 +65,12 @@ class Walk:
         self._maker: dict[int, int] = {}
 
     def run(self) -> Program:
+        others = self.alias.keys()
         for i, step in enumerate(self.program.steps):
             if step.after:
                 self._keep(i, self._moved(step))
             else:
-                self._visit(i, self._moved(step) if self.alias else step)
+                self._visit(i, step if others.isdisjoint(step.inputs) else self._moved(step))
         if not self.changed:
             return self.program
         alias = self.alias
@@ -137,17 +138,17 @@ class Walk:
 
     def _visit(self, i: int, step: Step) -> None:
         """Fold a step, or rewrite it until no rule changes it any more."""
-        if self.evaluate is not None and step.inputs and self._folded(i, step):
+        if step.inputs and step.inputs[0] in self.known and self._folded(i, step):
             return
         made: Made = step
         while isinstance(made, Step):
             step = made
             rule = self.rules.get(step.type)
             made = None if rule is None else rule(self, step)
-            self.changed = self.changed or made is not None
-        if made is None:
-            self._keep(i, step)
-        elif i not in self._waited or self._handed_on(i, made):
+            if made is None:
+                return self._keep(i, step)
+            self.changed = True
+        if i not in self._waited or self._handed_on(i, made):
             self.alias.update(zip(step.outputs, made, strict=True))
         else:
             self._keep(i, step)
@@ -212,7 +213,8 @@ class Walk:
         self.steps.append(step)
         if step.type in _LOOKED_AT and not step.after:
             self._look_at(step)
-        if self._is_odd(step):
+        plain = step.type in KEEPS_ROWS and self.odd.isdisjoint(step.inputs)  # most are
+        if not plain and self._is_odd(step):
             self.odd.update(step.outputs)
 
     def _look_at(self, step: Step) -> None:
@@ -225,11 +227,10 @@ class Walk:
             self.known[step.outputs[0]] = filled(step, step.attrs["shape"])
 
     def _is_odd(self, step: Step) -> bool:
-        """Whether the results may not lie row by row: what the types of ops say, and two that look closer."""
+        """Whether the results may not lie row by row, of a step that reads such values or is not known to keep to rows:
+        what the types of ops say, and two that look closer."""
         kind = step.type
         if kind in KEEPS_ROWS:
-            if not self.odd or self.odd.isdisjoint(step.inputs):
-                return False
             return kind != "MatMul" or not self._is_one_product(step)
         if kind == "Const":
             return not step.attrs["value"].flags.c_contiguous

@@ -64,8 +64,8 @@ def workers_die(kills: int, seconds: float) -> Outcome:
             i += 1
             training.step(i)
         killer.stop()
-        found = Outcome(same_bits(training.values(), undisturbed(i + 1)), i + 1, training.tasks(), s.faults, killer.kills)
-    return found
+        same = same_bits(training.values(), undisturbed(i + 1))
+        return Outcome(same, i + 1, training.tasks(), s.faults, kills=killer.kills)
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------
@@ -81,13 +81,12 @@ def node_dies(before: int, after: int, copied: bool) -> Outcome:
         if copied:
             training.values()
         _cluster[0].remove(node)
-        replayed = []
+        replayed = 0
         for i in range(before, before + after):
             training.step(i)
-            replayed.append(s.last_run.replayed)
-        values = training.values()
-        found = Outcome(same_bits(values, undisturbed(before + after)), i + 1, training.tasks(), s.faults, 0, sum(replayed))
-    return found
+            replayed += s.last_run.replayed
+        same = same_bits(training.values(), undisturbed(before + after))
+        return Outcome(same, before + after, training.tasks(), s.faults, replayed=replayed)
 
 
 def node_dies_in_a_step(steps: int, seconds: float) -> Outcome:
@@ -102,8 +101,7 @@ def node_dies_in_a_step(steps: int, seconds: float) -> Outcome:
         while removal.is_alive() or i < steps:
             i += 1
             training.step(i)
-        found = Outcome(same_bits(training.values(), undisturbed(i + 1)), i + 1, training.tasks(), s.faults)
-    return found
+        return Outcome(same_bits(training.values(), undisturbed(i + 1)), i + 1, training.tasks(), s.faults)
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------
@@ -141,7 +139,7 @@ class Troubled(NamedTuple):
 
 
 def trouble(op: Callable[..., Any], mark: str, **options: Any) -> Troubled:
-    """One step with an op that dies or hangs between others; then one without it, which shows that the session lives."""
+    """One step with an op that dies or hangs between others; then one without it: the session goes on."""
     a, b = dg.Variable(np.zeros((200, 200))), dg.Variable(0.0)
 
     @dg.function
@@ -158,7 +156,7 @@ def trouble(op: Callable[..., Any], mark: str, **options: Any) -> Troubled:
             step(x, True)
         except Exception as e:
             error, kind = str(e), type(e).__name__
-        print(type(b._value), getattr(b._value,"stored",None) and (b._value.place, b._value.link.fetch(b._value.stored)));  seconds, weight, report = time.monotonic() - start, float(b.numpy()), s.last_run
+        seconds, weight, report = time.monotonic() - start, float(b.numpy()), s.last_run
         tasks = len(step.plan(x, True).tasks)
         step(x, False)
         return Troubled(error, kind, seconds, (weight, float(b.numpy())), report.recomputed, tasks, report.reasons)

@@ -14,6 +14,7 @@ import pytest
 
 from . import scenes
 
+
 def free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -63,6 +63,22 @@ def store_bytes() -> int:
     return used
 
 
+def processes() -> dict[int, tuple[int, str]]:
+    """The parent and the command line of every process that runs; a worker of Ray's says there what it runs."""
+    ask = ["ps", "-A", "-o", "pid=,ppid=,stat=,command="]
+    rows = subprocess.run(ask, text=True, capture_output=True, check=True).stdout.splitlines()
+    found = [row.split(None, 3) for row in rows if not row.endswith(" ".join(ask))]
+    return {int(pid): (int(parent), command) for pid, parent, state, command in found if not state.startswith("Z")}
+
+
+def below(pid: int) -> list[int]:
+    """The processes that a process started, and those that they started."""
+    table, found = processes(), [pid]
+    for each in found:
+        found += [child for child, (parent, _) in table.items() if parent == each]
+    return found[1:]
+
+
 def until(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
     """What a condition gives once it holds; the last it gave, if it does not in time."""
     ends = time.monotonic() + seconds

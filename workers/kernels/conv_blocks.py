@@ -97,6 +97,7 @@ def _ends(part: Sequence[int]) -> Range:
 
 # -- memory ------------------------------------------------------------------------------------------------------------
 
+
 def pieces(dtype: Any, *sizes: int) -> list[Array]:
     """Flat arrays of so many elements each, with anything in them, until this thread asks again."""
     return several([((size,), dtype) for size in sizes], "windows")

@@ -1,8 +1,7 @@
 """Kernels that write into given buffers: what the NumPy engine runs on blocks that lie in the cache.
 
 `INTO[op_type]` says how; an op type that is not there is computed by its kernel alone. `PAIRS` has ops that are
-computed together. Importing this module fills
-the table.
+computed together. Importing this module fills the tables.
 """
 
 from __future__ import annotations

@@ -25,6 +25,8 @@ from distgrad.workers.on_ray.values import Record, Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+#: Bytes that may pile up in the store between two looks of the driver.
+UNSEEN = 32 << 20
 #: Feeds of a task up to so many bytes travel with the call itself.
 INLINE = 32 << 10
 #: Runs that would have to be replayed, and bytes that are kept for that, after which values are brought home.
@@ -64,6 +66,8 @@ class RayEngine:
     def __init__(self, plan: Plan, settings: RaySettings, link: Link, names: Sequence[str] = ()):
         self.plan, self.settings, self.link = plan, settings, link
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
+        #: So many tasks may end before the driver looks again, and lets go of what nobody reads any more.
+        self.batch = max(UNSEEN * len(plan.tasks) // max(sum([b.nbytes for b in plan.bundles]), 1), 1)
         start = replay(plan).start
         self.order = sorted(range(len(plan.tasks)), key=lambda k: (start[k], k))
         #: The bundles of each task, in the order in which it returns them; and where each value lies in them.

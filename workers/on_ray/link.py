@@ -140,9 +140,10 @@ class Link:
             for value in list(self.values):
                 _settle(value)
             self._placed.clear()
-            forget(self.name)
             if self.opened:
                 ray.shutdown()
+            else:
+                forget(self.name)
         self.closed = True
 
 
@@ -181,7 +182,7 @@ def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
             ray.init(address="local", object_store_memory=object_store_memory, **options)
     except (ConnectionError, RuntimeError, ValueError) as e:
-        raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}") from e
+        raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}{_token(e)}") from e
 
 
 def _knock(address: str) -> None:
@@ -204,6 +205,14 @@ def _doing(joins: str | None) -> str:
 
 def _first_line(e: BaseException) -> str:
     return (str(e).strip().splitlines() or [type(e).__name__])[0]
+
+
+def _token(e: BaseException) -> str:
+    """What to do where the cluster asks for a token, which Ray tells in the middle of a traceback."""
+    texts = f"{e} {e.__cause__} {e.__context__}"
+    if "AuthToken" not in texts:
+        return ""
+    return ". It wants an authentication token: set RAY_AUTH_MODE=token, and give this machine the cluster's token"
 
 
 def _handled_here() -> None:

@@ -144,6 +144,7 @@ class Run:
         """Wait for some tasks to end, and go on from there."""
         waiting = list(self._tokens)
         some = len(waiting) if self._state.left == len(waiting) else max(len(waiting) // 2, 1)
+        some = min(some, self._engine.batch)
         ready, _ = ray.wait(waiting, num_returns=some, timeout=self._patience(), fetch_local=False)
         ended = sorted(ready, key=self._tokens.__getitem__)
         for token, result in zip(ended, _outcomes(ended), strict=True):

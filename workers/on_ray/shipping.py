@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import ray
+from ray import exceptions
 from ray.experimental import internal_kv
 
 #: The table lies in the memory of the head; what is larger goes to the store, and calls carry its reference.
@@ -33,4 +35,5 @@ def received(holder: Sequence[Any], name: str) -> bytes:
 
 def forget(owner: str) -> None:
     """Take back what an owner shipped by name."""
-    internal_kv._internal_kv_del(f"{owner}/", del_by_prefix=True, namespace=_SPACE)
+    with suppress(exceptions.RaySystemError, exceptions.RpcError):  # the cluster is gone, and its table with it
+        internal_kv._internal_kv_del(f"{owner}/", del_by_prefix=True, namespace=_SPACE)
