@@ -19,7 +19,7 @@ STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test check bench bench-step bench-planning chaos conformance docs-numpy clean distclean
+.PHONY: help demo test check bench bench-step bench-cluster bench-planning chaos conformance docs-numpy clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,9 @@ bench: $(PEERS_READY)  ## time graph building beside TensorFlow and JAX
 # .venv/bin/python benchmarks/step.py --python torch=/path/to/python --frameworks distgrad,torch
 bench-step: $(CORE_READY) $(STEP_READY)  ## time gradient steps beside TensorFlow, JAX and torch
 	$(VENV)/bin/python benchmarks/step.py $(ARGS)
+
+bench-cluster: $(CORE_READY) .venv-torch/step.stamp  ## time gradients on Ray beside torch's DistributedDataParallel
+	$(VENV)/bin/python benchmarks/cluster.py $(ARGS)
 
 bench-planning: $(CORE_READY)  ## time lowering and planning
 	$(VENV)/bin/python benchmarks/planning.py $(ARGS)

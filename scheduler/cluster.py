@@ -20,6 +20,8 @@ ENGINES = ("local", "ray")
 
 #: Overhead of one task where the engine is Ray: submitting it, starting it, handing on what it made.
 RAY_TASK_SECONDS = 2e-3
+#: Bytes per second into its store, by workers that write side by side: much of that memory is touched for the first time.
+RAY_STORE_BANDWIDTH = 1e9
 
 #: Rates of the engine and the network, which a calibration of one machine does not know.
 UNMEASURED = ("task_seconds", "store_bandwidth", "link_bandwidth", "link_seconds")
@@ -191,6 +193,11 @@ def _check_worker(worker: Worker, place: str) -> None:
 # -- files -------------------------------------------------------------------------------------------------------
 
 
+def on_ray(machine: Machine) -> Machine:
+    """The same machine where Ray runs the tasks."""
+    return replace(machine, task_seconds=RAY_TASK_SECONDS, store_bandwidth=RAY_STORE_BANDWIDTH)
+
+
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     """The cluster that a TOML file describes; `cluster-configs/README.md` says what may stand in it.
 
@@ -201,7 +208,7 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
     _known(data, ("name", "engine", "nodes", "machine", "gpu"), f"{file}")
     engine = _engine(data.get("engine", "ray"), file)
     name = _typed(data.get("name", file.stem), str, f"{file}: name")
-    machine = Machine(task_seconds=RAY_TASK_SECONDS) if engine == "ray" else Machine()
+    machine = on_ray(Machine()) if engine == "ray" else Machine()
     machine = _machine(data.get("machine", {}), machine, file, "machine")
     gpu = _machine(data["gpu"], machine, file, "gpu") if "gpu" in data else None
     try:

@@ -18,6 +18,7 @@ from distgrad.scheduler.cluster import (
     check_cluster,
     check_machine,
     load_cluster,
+    on_ray,
     local_cluster,
     usable_cpus,
     usable_memory,
@@ -124,7 +125,7 @@ def test_every_file_opens_with_three_lines_on_its_use() -> None:
 
 def test_a_short_file_takes_the_defaults_of_ray(write: Write) -> None:
     cluster = load_cluster(write("[[nodes]]\ncpus = 4\n"))
-    assert cluster == Cluster((Worker(4),), Machine(task_seconds=RAY_TASK_SECONDS), "my", "ray")
+    assert cluster == Cluster((Worker(4),), on_ray(Machine()), "my", "ray")
 
 
 def test_memory_may_have_a_unit(write: Write) -> None:

@@ -167,9 +167,3 @@ def test_blocks_cover_every_row_of_every_image_once(images: int, rows: int, row_
     for (first, last), (top, bottom) in conv_blocks.cut(conv_blocks.Extent(images, rows, row_bytes), sum_bytes):
         seen[first:last, top:bottom] += 1
     assert np.all(seen == 1)
-
-
-def test_memory_that_is_too_large_to_keep_is_let_go() -> None:
-    conv_blocks.scratch(np.dtype(float), conv_blocks.KEPT_BYTES)
-    (small,) = conv_blocks.scratch(np.dtype(float), 8)
-    assert small.base is None or small.base.nbytes <= conv_blocks.KEPT_BYTES

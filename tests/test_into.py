@@ -16,7 +16,7 @@ import distgrad as dg
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.into import INTO, PAIRS, Into
 from distgrad.workers.kernels.math import NAMED
-from distgrad.workers.kernels.scratch import SCRATCH_BYTES, scratch
+from distgrad.workers.kernels.scratch import SCRATCH_BYTES, SEVERAL_BYTES, scratch, several
 
 from .cases import all_cases
 from .test_op_table import as_dtype
@@ -362,6 +362,19 @@ def test_scratch_above_its_bound_is_made_anew() -> None:
     size = SCRATCH_BYTES // 4 + 1
     a, b = scratch((size,), np.dtype("f4"), "test"), scratch((size,), np.dtype("f4"), "test")
     assert not np.shares_memory(a, b)
+
+
+def test_several_arrays_do_not_overlap() -> None:
+    a, b = several([((3, 5), np.dtype("f4")), ((7,), np.dtype("f8"))], "test of several")
+    assert (a.shape, b.shape) == ((3, 5), (7,))
+    assert not np.shares_memory(a, b)
+
+
+def test_memory_of_several_arrays_that_is_too_large_to_keep_is_let_go() -> None:
+    several([((SEVERAL_BYTES + 1,), np.dtype("u1"))], "test of several")
+    (small,) = several([((8,), np.dtype("u1"))], "test of several")
+    assert small.base is not None
+    assert small.base.nbytes <= SEVERAL_BYTES
 
 
 def test_scratch_is_a_threads_own() -> None:

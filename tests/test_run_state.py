@@ -275,6 +275,14 @@ def test_a_hang_counts_as_a_failure() -> None:
         state.tick(22.0)
 
 
+def test_a_task_that_had_to_wait_for_a_worker_has_its_time_from_then_on() -> None:
+    state = started(CHAIN, patience=10.0)
+    assert state.overdue(11.0) == [0]
+    state.began(0, 6.0)
+    assert (state.overdue(11.0), state.tick(11.0)) == ([], [])
+    assert state.tick(17.0) == [Cancel(0), Submit(0, 2)]
+
+
 def test_without_patience_nothing_hangs() -> None:
     assert started(CHAIN).tick(1e9) == []
 

@@ -1,5 +1,5 @@
-"""Planning the gpt step for clusters that are not there: 8 x 128 tokens per worker, and workers of one cpu each. Nothing
-runs. Each size is planned in a process of its own: `python -m cluster_peers.paper 512`."""
+"""Planning the gpt step for clusters that are not there: 8 x 128 tokens per worker, and workers of one cpu each.
+Nothing runs. Each size is planned in a process of its own: `python -m cluster_peers.paper 512`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from steps import in_distgrad, inputs
 import distgrad as dg
 from distgrad import planner
 from distgrad.scheduler import Cluster, Machine, Options, Worker, fuse, lower, optimize, partition, slopes
-from distgrad.scheduler.cluster import RAY_TASK_SECONDS
+from distgrad.scheduler.cluster import on_ray
 
 #: Workers of a node, which see one store; nodes are linked at 10 Gbit/s.
 PER_NODE = 8
@@ -25,7 +25,7 @@ PER_NODE = 8
 
 def cluster(workers: int) -> Cluster:
     made = tuple([Worker(1, node=i // PER_NODE) for i in range(workers)])
-    return Cluster(made, Machine(task_seconds=RAY_TASK_SECONDS), f"{workers} workers", "ray")
+    return Cluster(made, on_ray(Machine()), f"{workers} workers", "ray")
 
 
 def measure(workers: int) -> dict[str, Any]:

@@ -28,7 +28,9 @@ from .cluster import Killer, OwnCluster
 from .training import GRANULARITY, Training, same_bits, undisturbed
 
 #: Steps between two samples of the memory, and steps at the start that do not count.
-EVERY, WARM = 10, 100
+EVERY, WARM = 25, 100
+#: Seconds before a sample: Ray lets go of objects in batches, about once a second.
+PAUSE = 1.5
 
 
 class Row(NamedTuple):
@@ -100,6 +102,7 @@ def left_alone(address: str, steps: int) -> tuple[Row, list[dict[str, int]]]:
         while clock.steps < WARM + steps:
             clock.step(training.step, clock.steps)
             if clock.steps >= WARM and clock.steps % EVERY == 0:
+                time.sleep(PAUSE)
                 samples.append(memory.sample(address))
         return clock.row(training, session.faults), samples
 
@@ -125,11 +128,13 @@ class _Clock:
         start = time.monotonic()
         work(i)
         self._times.append(time.monotonic() - start)
-        print(f"\r{self._name}: {self.steps} steps, {what:<12} {start - self._start:.0f} s ", end="", file=sys.stderr)
+        if sys.stderr.isatty():
+            seconds = start - self._start
+            print(f"\r{self._name}: {self.steps} steps, {what:<12} {seconds:.0f} s ", end="", file=sys.stderr)
 
     def row(self, training: Training, faults: Any, kills: int = 0, nodes: int = 0) -> Row:
         seconds, same = time.monotonic() - self._start, same_bits(training.values(), undisturbed(self.steps))
-        print(file=sys.stderr)
+        print(f"\r{self._name}: done in {seconds:.0f} s{' ' * 30}", file=sys.stderr)
         return Row(self._name, kills, nodes, faults, self.steps, same, seconds, self.steps * median(self._times))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -18,7 +19,7 @@ from .training import Training, same_bits, undisturbed
 
 pytestmark = pytest.mark.ray
 
-STEPS = 40
+ROOT, STEPS = Path(__file__).parents[2], 40
 
 
 def test_a_training_goes_on_from_its_last_checkpoint_with_the_same_bits(
@@ -26,14 +27,13 @@ def test_a_training_goes_on_from_its_last_checkpoint_with_the_same_bits(
 ) -> None:
     arguments = [sys.executable, "-m", "tests.faults.resumable", str(tmp_path), play(scenes.address), str(STEPS)]
     checkpoints = dg.Checkpoints(tmp_path)
-    first = subprocess.Popen(arguments, cwd=Path(__file__).parents[2], stderr=subprocess.PIPE, text=True)
-    while len(checkpoints.steps()) < 3 and first.poll() is None:
-        time.sleep(0.01)
-    first.kill()
-    assert first.wait() == -9, first.communicate()[1]
-    done = checkpoints.steps()[-1]
-    assert done < STEPS - 1
-    subprocess.run(arguments, cwd=Path(__file__).parents[2], check=True)
+    with subprocess.Popen(arguments, cwd=ROOT) as first:
+        while len(checkpoints.steps()) < 3 and first.poll() is None:
+            time.sleep(0.01)
+        first.kill()
+    assert first.returncode == -signal.SIGKILL
+    assert checkpoints.steps()[-1] < STEPS - 1
+    subprocess.run(arguments, cwd=ROOT, check=True)
     training = Training()
     checkpoints.restore(training.weights)
     assert same_bits(training.values(), undisturbed(STEPS))

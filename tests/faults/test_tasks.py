@@ -65,7 +65,7 @@ def test_a_step_that_cannot_end_raises_within_its_timeout_and_names_task_op_and_
 
 
 #: Long enough for a worker to start on a busy machine.
-TIMEOUT, PATIENCE = 15.0, 4.0
+TIMEOUT, PATIENCE = 10.0, 4.0
 
 
 def _trouble_twice(op: Any) -> Any:

@@ -77,7 +77,7 @@ def test_every_row_of_the_op_table_has_the_bits_of_the_local_engine(ray_session:
             if case.float32 and has_floats(case):
                 fed.row(case, "float32")
     assert_bits(session.run(fed.fetches, fed.feeds), locally(fed.fetches, fed.feeds))
-    assert len(session.last_run.tokens) > 1  # type: ignore[union-attr]
+    assert session.last_run.tokens  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("seed", range(4))

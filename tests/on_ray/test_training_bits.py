@@ -40,7 +40,7 @@ def test_four_workers_give_the_same_bits(ray_session: dg.Session, expected: dict
 
 
 def test_three_nodes_give_the_same_bits(ray_session: dg.Session, expected: dict[str, str]) -> None:
-    out, _ = program("training", json.dumps({"engine": "ray", "nodes": 3, "granularity": 1e-4, "timeout": 120}))
+    out, _ = program("training", json.dumps({"engine": "ray", "nodes": 3, "granularity": 1e-5, "timeout": 120}))
     found = json.loads(out)
     assert found.pop("nodes") == 3
     assert found.pop("used") > 1

@@ -179,13 +179,13 @@ class RayEngine:
 
         def handle(v: int) -> Handle:
             if v in given:
-                x = given[v]
-                return x if isinstance(x, Value) else self.link.put([x])[0]
+                return given[v]
             b, place = self.place[v]
             if b not in stored:
                 stored[b] = self._stored(run, b, feeds, state, record)
             return Value(types[v], self.link, stored[b], place)
 
+        self._put_together(given, [v for _, v in program.writes] + ([] if fetch else [*program.fetches]))
         writes = {key: handle(v) for key, v in program.writes}
         values: list[Any]
         if fetch:
@@ -196,6 +196,12 @@ class RayEngine:
             for each in stored.values():
                 self.link.bring_home(each)
         return values, writes
+
+    def _put_together(self, given: dict[int, Any], wanted: Sequence[int]) -> None:
+        """What was given as an array and is a result too: one object, because each costs every call that reads it."""
+        new = [v for v in dict.fromkeys(wanted) if v in given and not isinstance(given[v], Value)]
+        if new:
+            given.update(zip(new, self.link.put([given[v] for v in new]), strict=True))
 
     def _stored(self, run: Run, b: int, feeds: Any, state: Any, record: list[Record]) -> Stored:
         bundle = self.plan.bundles[b]

@@ -6,7 +6,12 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ray import cloudpickle, exceptions
+import ray
+from ray import exceptions
+
+#: Ray's own, for what goes to workers as for what comes back: it knows the classes again that it sent, so that an error
+#: of a user's own class can be caught here as what it is.
+cloudpickle: Any = ray.cloudpickle
 
 
 class RemoteTraceback(Exception):
@@ -37,9 +42,10 @@ class Raised(Exception):
 
     def error(self) -> BaseException:
         """The error itself, or one of its type with what of it can travel."""
-        made: Any = _loaded(self.whole)
-        if isinstance(made, BaseException):
-            return made
+        whole = _loaded(self.whole)
+        if isinstance(whole, BaseException):
+            return whole
+        made: BaseException
         try:
             kind, args, kept = _loaded(self.parts)
             made = kind.__new__(kind, *args)  # its __init__ may want other arguments

@@ -9,14 +9,14 @@ import socket
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import ray
 from ray import exceptions
 
-from distgrad.scheduler.cluster import RAY_TASK_SECONDS, Cluster, Machine, Worker, check_cluster
+from distgrad.scheduler.cluster import Cluster, Machine, Worker, check_cluster, on_ray
 from distgrad.types import spec_of
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.reports import Faults, Report
@@ -89,7 +89,7 @@ class Link:
                 f"Session: workers is {workers}, but the cluster has room for {len(found)} of {cpus} cpus each "
                 f"({describe(self.nodes)})"
             )
-        machine = replace(machine, task_seconds=RAY_TASK_SECONDS)
+        machine = on_ray(machine)
         gpu = machine if any(node.gpus for node in self.nodes) else None
         return check_cluster(Cluster(tuple(found[:workers]), machine, "ray", "ray", gpu))
 
@@ -181,7 +181,7 @@ def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
             ray.init(address="local", object_store_memory=object_store_memory, **options)
-    except (ConnectionError, RuntimeError, ValueError) as e:
+    except Exception as e:  # Ray raises all kinds, plain Exception among them
         raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}{_token(e)}") from e
 
 

@@ -200,7 +200,7 @@ class Run:
         """Look at the objects of a task that died: Ray prints errors that nobody looked at; these are dealt with."""
         for b in self._engine.made[k]:
             with suppress(exceptions.RayError):
-                ray.get(self.refs[b], timeout=0)
+                ray.get(self.refs.get(b, []), timeout=LOOK)  # it may come a moment after that of the token
 
     def _bundles_lost(self, failure: Collateral) -> list[int]:
         """The bundles behind a lost object; GivenLost where it is one that the run was given."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import ray
-from ray import cloudpickle, exceptions
+from ray import exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
@@ -25,7 +25,7 @@ from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
 from distgrad.workers.on_ray import resident
-from distgrad.workers.on_ray.failures import Raised
+from distgrad.workers.on_ray.failures import Raised, cloudpickle
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import received
 

@@ -69,6 +69,7 @@ def train(steps: int = 6) -> str:
     for i in range(steps):
         words, labels = rng.integers(0, VOCABULARY, (ROWS, 3)), rng.integers(0, CLASSES, ROWS)
         losses.append(step(words, labels, np.int64(i)))
+        note_nodes()
     return digest([*losses, *[v.numpy() for v in (*params.values(), *momenta.values())]])
 
 
@@ -79,6 +80,15 @@ def shards(count: int) -> str:
     words, labels = rng.integers(0, VOCABULARY, (ROWS + 1, 3)), rng.integers(0, CLASSES, ROWS + 1)
     value, grads = dg.data_parallel(dg.value_and_grad(loss_of), shards=count)(params, words, labels)
     return digest([value, *grads.values()])
+
+
+#: The nodes of Ray that steps ran on.
+used: set[str] = set()
+
+
+def note_nodes() -> None:
+    report = getattr(dg.runtime.current(), "last_run", None)
+    used.update([] if report is None else [token.node for token in report.tokens.values()])
 
 
 def digest(arrays: Any) -> str:
@@ -114,9 +124,9 @@ def main(options: dict[str, Any]) -> None:
             print(json.dumps(digests()))
         return
     with cluster_of(nodes) as address, dg.Session(**options, address=address) as session:
-        found = digests()
-        used = {token.node for token in session.last_run.tokens.values()}  # type: ignore[union-attr]
-        print(json.dumps({**found, "nodes": len(session._planner.link.nodes), "used": len(used)}))  # type: ignore[union-attr]
+        found, link = digests(), session._planner.link
+        assert link is not None
+        print(json.dumps({**found, "nodes": len(link.nodes), "used": len(used)}))
 
 
 if __name__ == "__main__":
