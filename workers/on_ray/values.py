@@ -66,6 +66,7 @@ class Input:
 
     def __init__(self, value: Array | Handle):
         self.whole: Array | Stored | None = None
+        self.record: tuple[Record, int] | None = None
         if isinstance(value, Value):
             self._spec, self._link, self._place = value.spec, value.link, value.place
             self.record = value.stored.record
@@ -78,7 +79,7 @@ class Input:
     @property
     def maker(self) -> Record | None:
         """The run that has to run again for it; None where it is there."""
-        if self.whole is not None or self.record is None or self.record[0].stored(self.record[1]) is not None:
+        if self.record is None or self.record[0].stored(self.record[1]) is not None:
             return None
         return self.record[0]
 
@@ -102,9 +103,10 @@ class Record:
         self._state = {key: Input(x) for key, x in state.items()}
         self._made: dict[int, weakref.ref[Stored]] = {}
         self._inputs = inputs = [*self._feeds, *self._state.values()]
-        self.depth = 1 + max([x.record[0].depth for x in inputs if x.whole is None], default=0)
+        earlier = [x.record[0] for x in inputs if x.record is not None]
+        self.depth: int = 1 + max([run.depth for run in earlier], default=0)
         kept = sum([x.whole.nbytes for x in inputs if x.whole is not None])
-        self.nbytes = kept + max([x.record[0].nbytes for x in inputs if x.whole is None], default=0)
+        self.nbytes: int = kept + max([run.nbytes for run in earlier], default=0)
 
     def made(self, bundle: int, ref: Any, nbytes: int) -> Stored:
         stored = Stored(ref, nbytes, (self, bundle))
