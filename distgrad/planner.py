@@ -216,7 +216,7 @@ def _link(address: Any, cpus: int | None, gpus: int | None, store: int | None) -
 def _ray_settings(choices: Choices, backend: Backend, check: bool) -> RaySettings:
     from distgrad.workers.on_ray.settings import RaySettings
 
-    given = {"in_flight": _count("in_flight", choices.in_flight), "attempts": _count("attempts", choices.attempts)}
+    given: dict[str, Any] = {name: _count(name, getattr(choices, name)) for name in ("in_flight", "attempts")}
     given |= {name: _seconds(name, getattr(choices, name)) for name in ("timeout", "task_timeout")}
     return RaySettings(backend.name, check, **{name: value for name, value in given.items() if value is not None})
 

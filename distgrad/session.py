@@ -230,12 +230,7 @@ class _Ready:
 
     def _run(self, feeds: Sequence[Array | Handle], fetch: bool) -> list[Any]:
         state = dict(zip(self._keys, take(self._reads), strict=True))
-        values: Sequence[Any]
-        writes: Mapping[str, Any]
-        if isinstance(self.engine, _planning().Engine):
-            values, writes = self.engine.run(feeds, state)
-        else:
-            values, writes = self.engine.run(feeds, state, fetch)
+        values, writes = self.engine.run(feeds, state, fetch)
         taken = {id(_memory(x)) for x in feeds}
         results = [x if isinstance(x, Handle) else _owned(x, taken) for x in values]
         if writes:
@@ -257,7 +252,7 @@ def _wasteful(value: Array, memory: Any) -> bool:
     return isinstance(memory, np.ndarray) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
 
 
-def _memory(x: Array) -> Any:
+def _memory(x: Array | Handle) -> Any:
     """The object that holds the memory an array sees."""
     holder: Any = x
     while isinstance(holder, np.ndarray) and holder.base is not None:

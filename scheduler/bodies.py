@@ -37,8 +37,8 @@ def bodies(plan: Plan) -> tuple[list[Body], list[int]]:
     """The distinct bodies of a plan's tasks, in order of appearance, and which of them each task has.
 
     Tasks have one body where they do the same with values of the same types: names, lines, what a step waits for and on
-    which worker it runs are left aside, and those of the first task are kept. Attributes are compared by content; of those that are not plain
-    values (a user's own objects), each is equal only to itself. Takes time linear in the plan.
+    which worker it runs are left aside, and those of the first task are kept. Attributes are compared by content; of
+    those that are not plain values (a user's own objects), each is equal only to itself. Takes time linear in the plan.
 
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) + 1.0).plan(numpy.ones(3))

@@ -20,7 +20,7 @@ ENGINES = ("local", "ray")
 
 #: Overhead of one task where the engine is Ray: submitting it, starting it, handing on what it made.
 RAY_TASK_SECONDS = 2e-3
-#: Bytes per second into its store, by workers that write side by side: much of that memory is touched for the first time.
+#: Bytes per second into its store, by workers that write side by side: much of that memory is touched the first time.
 RAY_STORE_BANDWIDTH = 1e9
 
 #: Rates of the engine and the network, which a calibration of one machine does not know.

@@ -18,8 +18,8 @@ from distgrad.scheduler.cluster import (
     check_cluster,
     check_machine,
     load_cluster,
-    on_ray,
     local_cluster,
+    on_ray,
     usable_cpus,
     usable_memory,
 )

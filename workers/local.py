@@ -58,21 +58,23 @@ class Engine:
         self._uses = _uses(plan)
         self._dead = _dead_after(plan)
 
-    def run(self, feeds: Sequence[Value], state: Mapping[str, Value]) -> tuple[list[Array], dict[str, Array]]:
-        """The fetched values, and what the program writes."""
+    def run(
+        self, feeds: Sequence[Value], state: Mapping[str, Value], fetch: bool = True
+    ) -> tuple[list[Array], dict[str, Array]]:
+        """The fetched values, and what the program writes. They are in this process, whether or not they shall be."""
         program = self.plan.program
-        feeds = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
-        state = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
-        values: dict[int, Array] = dict(zip(program.feeds, feeds, strict=True))
+        fed = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
+        kept = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
+        values: dict[int, Array] = dict(zip(program.feeds, fed, strict=True))
         for key, v in program.reads:
-            values[v] = state[key]
+            values[v] = kept[key]
         with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
             if self._simple or inside():  # a task that waited for the pool that it occupies would wait for ever
                 self._in_order(values)
             elif self.plan.tasks:
                 run_side_by_side(self, values, self._room, self.settings.timeout)
         if self.settings.check_numerics:
-            numerics.check(program, [values[v] for v in program.wanted], feeds, state, self._names)
+            numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names)
         return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
 
     def _in_order(self, values: dict[int, Array]) -> None:

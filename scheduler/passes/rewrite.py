@@ -148,6 +148,7 @@ class Walk:
             if made is None:
                 return self._keep(i, step)
             self.changed = True
+        assert made is not None
         if i not in self._waited or self._handed_on(i, made):
             self.alias.update(zip(step.outputs, made, strict=True))
         else:

@@ -76,8 +76,8 @@ class Killer(threading.Thread):
 
     def _workers(self) -> list[int]:
         """Workers that run a task now or were seen doing so: one that is still starting is not the driver's yet."""
-        running = {pid for pid, name in processes() if name == "ray::run_task"}
-        self._known = (self._known & {pid for pid, _ in processes()}) | running
+        alive = dict(processes())
+        self._known = {pid for pid, name in alive.items() if name == "ray::run_task" or pid in self._known}
         return sorted(self._known)
 
 

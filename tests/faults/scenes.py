@@ -89,6 +89,17 @@ def node_dies(before: int, after: int, copied: bool) -> Outcome:
         return Outcome(same, before + after, training.tasks(), s.faults, replayed=replayed)
 
 
+def node_dies_late(before: int, longest: int) -> Outcome:
+    """The same, where no chain of runs that would have to run again may be longer than `longest`."""
+    from distgrad.workers.on_ray import engine
+
+    kept, engine.LONGEST = engine.LONGEST, longest
+    try:
+        return node_dies(before, 1, copied=False)
+    finally:
+        engine.LONGEST = kept
+
+
 def node_dies_in_a_step(steps: int, seconds: float) -> Outcome:
     """A training of which a node goes at some moment, with all that it had."""
     node = _cluster[0].add()

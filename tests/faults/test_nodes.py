@@ -26,5 +26,11 @@ def test_nothing_is_made_again_where_another_node_has_a_copy(play: Callable[...,
     assert outcome.faults.replayed_runs == 0
 
 
+def test_a_long_training_is_not_run_again_from_its_start(play: Callable[..., Any]) -> None:
+    outcome = play(scenes.node_dies_late, 12, 4)
+    assert outcome.same
+    assert outcome.faults.replayed_runs == 2  # of twelve, ten are behind the second cut
+
+
 def test_a_node_may_go_in_the_middle_of_a_step(play: Callable[..., Any]) -> None:
     assert play(scenes.node_dies_in_a_step, 5, 0.3).same

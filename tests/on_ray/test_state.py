@@ -22,7 +22,7 @@ from .helpers import store_bytes, until
 pytestmark = pytest.mark.ray
 
 MB = 1 << 20
-#: What some scalars take.
+#: Bytes that tokens and some scalars take.
 FEW = 10_000
 LARGE = np.random.default_rng(0).normal(size=(1024, 512))  # 4 MiB
 
@@ -82,7 +82,7 @@ def test_handles_are_passed_from_call_to_call_without_visiting_the_driver(
         h = session.submit(double, h)
     assert isinstance(h, Handle)
     assert (h.shape, h.dtype) == (LARGE.shape, LARGE.dtype)
-    assert arrived() == 0
+    assert arrived() < FEW
     np.testing.assert_array_equal(h, LARGE * 16)
 
 
@@ -107,7 +107,7 @@ def test_an_initializer_runs_as_a_task(session: dg.Session, arrived: Callable[[]
     tokens = session.last_run.tokens  # type: ignore[union-attr]
     assert os.getpid() not in {token.pid for token in tokens.values()}
     assert isinstance(v._value, Handle)
-    assert arrived() == 0
+    assert arrived() < FEW
     np.testing.assert_array_equal(v.numpy(), dg.random.normal(1, (1024, 512)))
 
 

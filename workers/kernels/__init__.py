@@ -12,6 +12,6 @@ from distgrad.workers.kernels import torch_conv as torch_conv
 from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel, lookup
 
 __all__ = [
-    "KERNELS", "KERNELS_OF", "array", "control", "conv", "files", "index", "kernel", "linalg", "lookup", "math", "matmul", "nn",
-    "random", "reduce",
+    "KERNELS", "KERNELS_OF", "array", "control", "conv", "files", "index", "kernel", "linalg", "lookup", "math",
+    "matmul", "nn", "random", "reduce",
 ]  # fmt: skip

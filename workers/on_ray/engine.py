@@ -179,7 +179,8 @@ class RayEngine:
 
         def handle(v: int) -> Handle:
             if v in given:
-                return given[v]
+                known: Handle = given[v]
+                return known
             b, place = self.place[v]
             if b not in stored:
                 stored[b] = self._stored(run, b, feeds, state, record)
@@ -193,9 +194,16 @@ class RayEngine:
         else:
             values = [handle(v) for v in program.fetches]
         if record and (record[0].depth > LONGEST or record[0].nbytes > HEAVIEST):
-            for each in stored.values():
-                self.link.bring_home(each)
+            self._bring_home(stored.values(), feeds, state)
         return values, writes
+
+    def _bring_home(self, made: Iterable[Stored], feeds: Sequence[Any], state: Mapping[str, Any]) -> None:
+        """Cut the chain of records: at what was made here, and at what was given and is not replaced by it."""
+        replaced = {key for key, _ in self.plan.program.writes}
+        given = [*feeds, *[x for key, x in state.items() if key not in replaced]]
+        old = [x.stored for x in given if isinstance(x, Value) and x.stored.record is not None]
+        for stored in dict.fromkeys([*made, *old]):
+            self.link.bring_home(stored)
 
     def _put_together(self, given: dict[int, Any], wanted: Sequence[int]) -> None:
         """What was given as an array and is a result too: one object, because each costs every call that reads it."""

@@ -10,6 +10,7 @@ import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -107,9 +108,11 @@ class Link:
         """The same for arrays that never change: they are put once, and stay as long as they live here."""
         new = [x for x in arrays if id(x) not in self._placed]
         for x, value in zip(new, self.put(new) if new else (), strict=True):
-            key = id(x)
-            self._placed[key] = weakref.ref(x, lambda _, key=key: self._placed.pop(key, None)), value
+            self._placed[id(x)] = weakref.ref(x, partial(self._forget, id(x))), value
         return [self._placed[id(x)][1] for x in arrays]
+
+    def _forget(self, key: int, _: Any) -> None:
+        self._placed.pop(key, None)
 
     def fetch(self, stored: Stored) -> Any:
         """The object; if it was lost, it is made again first."""
@@ -229,7 +232,7 @@ def _is_not_ours(record: logging.LogRecord) -> bool:
 def _nodes(home: str) -> list[Node]:
     """The living nodes that can compute, the driver's first."""
     found = []
-    for node in ray.nodes():
+    for node in ray.nodes():  # type: ignore[no-untyped-call]
         resources = node["Resources"]
         if node["Alive"] and int(resources.get("CPU", 0)) >= 1:
             labels = {str(k): str(v) for k, v in (node.get("Labels") or {}).items()}

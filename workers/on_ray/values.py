@@ -49,7 +49,8 @@ class Value(Handle):
 
     def value(self) -> Array:
         if self._array is None:
-            return self.link.fetch(self.stored)[self.place]
+            found: Array = self.link.fetch(self.stored)[self.place]
+            return found
         return self._array
 
     def settle(self) -> None:
