@@ -133,17 +133,30 @@ def test_the_example_of_a_made_function_runs(name: str) -> None:
     assert result.failed == 0, "".join(said)
 
 
-def test_the_readme_examples_run_as_they_read(capsys: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+def run_blocks(path: Path) -> tuple[dict[str, Any], int]:
+    """Run the Python of a page from top to bottom; gives its names and how many blocks there were."""
+    blocks = re.findall(r"```python\n(.*?)```", path.read_text(), re.S)
     space: dict[str, Any] = {}
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), space)
-    assert len(blocks) == 3
+        exec(compile(block, path.name, "exec"), space)
+    return space, len(blocks)
+
+
+@pytest.mark.ray
+def test_the_readme_examples_run_as_they_read(ray_session: dg.Session, capsys: pytest.CaptureFixture[str]) -> None:
+    space, count = run_blocks(ROOT / "README.md")
+    assert count == 4
     assert list(space["grads"]) == list(space["params"])
     assert capsys.readouterr().out.startswith("[[array(3.), array(1.)], [array(1.), array(1.)]]\n1 task of ")
     assert space["error"] < (space["y"] ** 2).mean()
     assert (space["first"] == space["again"]).all()
     assert (space["first"] != space["other"]).any()
+
+
+@pytest.mark.ray
+def test_the_page_about_ray_runs_as_it_reads(ray_session: dg.Session, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_blocks(ROOT / "docs" / "ray.md")[1] == 2
+    assert capsys.readouterr().out == "[1. 2. 3.]\n"
 
 
 def test_the_quickstart_learns(capsys: pytest.CaptureFixture[str]) -> None:

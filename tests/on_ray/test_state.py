@@ -15,7 +15,6 @@ import ray
 
 import distgrad as dg
 from distgrad.handles import Handle
-from distgrad.workers.on_ray.packing import opened
 
 from .helpers import store_bytes, until
 
@@ -31,8 +30,6 @@ def nbytes(x: Any) -> int:
     """The bytes of all arrays in what came from the store."""
     if isinstance(x, np.ndarray | bytes):
         return memoryview(x).nbytes
-    if isinstance(x, bytes):  # tiny objects, and tokens, which hold no arrays
-        return nbytes(opened(x))
     if isinstance(x, list | tuple):
         return sum(nbytes(each) for each in x)
     return sum(nbytes(getattr(x, name)) for name in ("buffer", "large") if hasattr(x, name))
