@@ -175,8 +175,9 @@ def trouble(op: Callable[..., Any], mark: str, **options: Any) -> Troubled:
 
 # -- memory ------------------------------------------------------------------------------------------------------
 
-#: What may be used beyond what is in use, and what the task would take: Ray ends it in between.
-ALLOWED, WANTED = 1 << 30, 3 << 30
+#: What may be used beyond what is in use, and what the task would take: Ray ends it in between. Other processes of the
+#: machine count too, hence the room.
+ALLOWED, WANTED = 2 << 30, 5 << 30
 
 
 @dg.op("FaultsEat", infer=lambda x, **_: (x.shape, x.dtype))
@@ -199,6 +200,6 @@ def memory_ends(mark: str) -> Troubled:
     threshold = (get_used_memory() + ALLOWED) / get_system_memory()
     cluster = OwnCluster(memory_usage_threshold=threshold, memory_monitor_refresh_ms=100)
     try:
-        return trouble(eat, mark)
+        return trouble(eat, mark, attempts=10)
     finally:
         cluster.end()

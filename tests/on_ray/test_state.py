@@ -211,7 +211,7 @@ def test_a_failed_call_leaves_nothing_in_the_store(fine: dg.Session) -> None:
 
     f = dg.function(lambda x: dg.sum(failing(dg.exp(dg.sin(x)))) + dg.sum(dg.cos(x)))
     before = store_bytes()
-    for _ in range(3):
+    for _ in range(15):  # Ray aborts the process where a task is cancelled just as it ends
         with pytest.raises(ValueError, match="no"):
             f(LARGE)
     assert until(lambda: store_bytes() <= before + MB), store_bytes() - before

@@ -29,6 +29,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 log = logging.getLogger("distgrad")
 
+#: Seconds in which tasks of a failed run may end by themselves: since the last one did, and in all.
+GRACE, LONGEST_GRACE = 0.1, 1.0
 #: Seconds between two looks at tasks that have failed or hang, while nothing else happens.
 LOOK = 0.2
 
@@ -73,7 +75,7 @@ class Run:
                 self._look()
         except BaseException as e:
             if not isinstance(e, GivenLost):  # then the run begins again, and shall find its workers alive
-                self._cancel(list(self._tokens))
+                self._end()
             self.refs.clear()
             if isinstance(e, GivenUp):
                 raise TaskFailed(f"{task_text(self._plan, e.task)}: {e}. Variables are as they were.") from None
@@ -129,6 +131,20 @@ class Run:
                 objects.append(ref)
             picks.append((places[key], at))
         return objects, picks, inline
+
+    def _end(self) -> None:
+        """End what this run still has with Ray. What is about to end by itself, as all that reads of a failed task, is
+        let be: Ray (2.60) aborts this process where a task ends at the moment at which it is cancelled. Of the others
+        those go first that were submitted last: they have not begun."""
+        left, ends = list(self._tokens), time.monotonic() + LONGEST_GRACE
+        try:
+            while left and time.monotonic() < ends:
+                ended, left = ray.wait(left, num_returns=len(left), timeout=GRACE, fetch_local=False)
+                if not ended:
+                    break
+        except Exception as e:  # Ray is gone
+            log.debug("distgrad: ending a run: %s", e)
+        self._cancel(left[::-1])
 
     def _cancel(self, tokens: Sequence[Any]) -> None:
         """End what runs: by force, because what waits in a system call hears nothing else."""
