@@ -28,7 +28,7 @@ demo: $(CORE_READY)  ## run examples/quickstart.py
 	$(VENV)/bin/python examples/quickstart.py $(ARGS)
 
 test: check  ## run the checks, then the tests (ARGS="-k name" for some)
-	$(VENV)/bin/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(VENV)/bin/python -m pytest -n 2 $(ARGS)
 
 # mypy and import-linter run inside a fresh normal install, where the three folders are one package; from the root they would
 # find distgrad/ alone. All of build/ goes first: setuptools would pack deleted modules again from a stale build/lib. mypy keeps no

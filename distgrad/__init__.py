@@ -5,7 +5,8 @@ and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_gra
 `hvp`; `RegisterGradient`, `no_gradient`, `custom_gradient`, `recompute_grad`; `explain_gradient` says why one is None.
 Run: call a function, on shards of a batch with `data_parallel`, or `Session().run(fetches, feed_dict)`; `Session` says
 on how many threads, within which memory. `function.plan(...)` and `Session.plan` give the `Plan` before anything runs.
-`BudgetError` and `DeviceError` are runs that were refused, `NumericsError` is a NaN or Inf that was found.
+`Session("ray")` runs on a Ray cluster; a `Handle` is a value that stays there. `BudgetError` and `DeviceError` are runs
+that were refused, `NumericsError` is a NaN or Inf that was found, `TaskFailed` a task that died however often it ran.
 Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
 """
 
@@ -43,11 +44,12 @@ from distgrad.derivatives import (
     value_and_grad,
     vjp,
 )
-from distgrad.errors import BudgetError, CheckpointError, DeviceError, NumericsError
+from distgrad.errors import BudgetError, CheckpointError, DeviceError, NumericsError, TaskFailed
 from distgrad.explain import explain_gradient
 from distgrad.function import function
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
 from distgrad.graph import Graph, Operation, Tensor, check_graph
+from distgrad.handles import Handle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops import linalg, math, nn, random
 from distgrad.ops.array import *
@@ -75,9 +77,9 @@ NotDifferentiable = NoGradient = no_gradient
 __version__ = "0.1.0"
 __all__ = [
     "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "Defun", "DeviceError", "Graph",
-    "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable", "NumericsError", "Operation", "Plan",
-    "RegisterGradient", "Session", "Tensor", "UnconnectedGradients", "Variable", "cast", "check_graph",
-    "control_dependencies", "custom_gradient", "data_parallel", "device", "explain_gradient", "from_checkpoint",
+    "Handle", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable", "NumericsError", "Operation",
+    "Plan", "RegisterGradient", "Session", "TaskFailed", "Tensor", "UnconnectedGradients", "Variable", "cast",
+    "check_graph", "control_dependencies", "custom_gradient", "data_parallel", "device", "explain_gradient", "from_checkpoint",
     "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product", "hessians", "hvp",
     "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient", "op", "random",
     "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing", "tuple",

@@ -103,7 +103,12 @@ class DeviceError(ValueError):
 
 class TaskFailed(RuntimeError):
     """On a cluster: a task could not be brought to its end, however often it was tried, because its process or its node
-    died each time. An error of the user's own code is raised as it is, and is not tried again."""
+    died each time. An error of the user's own code is raised as it is, and is not tried again.
+
+    >>> import distgrad as dg
+    >>> issubclass(dg.TaskFailed, RuntimeError)
+    True
+    """
 
 
 class CheckpointError(ValueError):

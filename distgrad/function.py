@@ -37,7 +37,7 @@ def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
     return [t.spec for t in body.outputs]
 
 
-CALL = define("Call", _call_infer)
+CALL = define("Call", _call_infer, at_run=True)
 
 
 class Traced(NamedTuple):

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distgrad.errors import BudgetError
 from distgrad.graph import Attrs, Operation, Tensor
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler import (
@@ -39,6 +40,7 @@ from distgrad.scheduler import (
 )
 from distgrad.scheduler.cluster import ENGINES, usable_cpus
 from distgrad.scheduler.devices import canonical
+from distgrad.scheduler.stamps import expanded_program, is_stamped, mapped
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import calibrate, numerics
 from distgrad.workers.backends import Backend, backend
@@ -94,23 +96,38 @@ class Planner:
         return made
 
     def plan(self, program: Program) -> Plan:
-        program = optimize(canonical(program), _evaluate, self.options.fan_in)
-        if self.settings.backend.name == "numpy":  # other libraries have kernels for groups of steps
-            program = slopes(program)
-        program = fuse(program)
+        program = improved(canonical(program), self.options.fan_in, self.settings.backend.name)
         if not is_plain(program) or constant_bytes(program) > KEPT_BYTES:
-            return partition(program, self.cluster, self.options)
+            return self._cut(program)
         key = content_digest(program, self.cluster, self.options)
         with _LOCK:
             if key in _plans:
                 _plans.move_to_end(key)
                 return _plans[key]
-        plan = partition(program, self.cluster, self.options)
+        plan = self._cut(program)
         with _LOCK:
             _plans[key] = plan
             if len(_plans) > KEPT:
                 _plans.popitem(last=False)
         return plan
+
+    def _cut(self, program: Program) -> Plan:
+        try:
+            return partition(program, self.cluster, self.options)
+        except BudgetError:
+            if not is_stamped(program):
+                raise
+        return partition(expanded_program(program), self.cluster, self.options)  # whose calls can be cut
+
+
+def improved(program: Program, fan_in: int, backend: str = "numpy") -> Program:
+    """What the passes make of a program: first of the bodies that it calls, each once, then of itself."""
+
+    def improve(program: Program) -> Program:
+        program = optimize(program, _evaluate, fan_in)
+        return fuse(slopes(program) if backend == "numpy" else program)  # other libraries have kernels for groups
+
+    return improve(mapped(program, improve))
 
 
 _interned = lru_cache(maxsize=KEPT)(Planner)

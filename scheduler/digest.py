@@ -11,7 +11,7 @@ import numpy as np
 
 from distgrad.errors import Source
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.program import Program, Step
+from distgrad.scheduler.program import CALL, Inner, Program, Step
 from distgrad.types import Spec
 
 if TYPE_CHECKING:
@@ -62,6 +62,8 @@ def is_plain(program: Program) -> bool:
 def _known(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(_known(item) for item in value)
+    if isinstance(value, Inner):
+        return is_plain(value.program)
     if isinstance(value, np.ndarray):
         return not value.dtype.hasobject
     return type(value) in _PLAIN or isinstance(value, np.dtype | np.generic)
@@ -69,7 +71,9 @@ def _known(value: Any) -> bool:
 
 def constant_bytes(program: Program) -> int:
     """The bytes of the arrays that a program carries."""
-    return sum([step.attrs["value"].nbytes for step in program.steps if step.type == "Const"])
+    own = sum([step.attrs["value"].nbytes for step in program.steps if step.type == "Const"])
+    inner = {step.attrs["inner"] for step in program.steps if step.type == CALL}
+    return own + sum([constant_bytes(each.program) for each in inner])
 
 
 def _types(types: tuple[Spec, ...]) -> list[str]:

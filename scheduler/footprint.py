@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from distgrad.scheduler.cutting import PIECE_FLOPS, convolution, cut_group
 from distgrad.scheduler.fuse import ELEMENTWISE, LOSSES, ROWWISE
-from distgrad.scheduler.memory import NEVER, Walk
-from distgrad.scheduler.program import FUSED, Step
+from distgrad.scheduler.memory import NEVER, Walk, value_bytes
+from distgrad.scheduler.program import CALL, FUSED, Inner, Step
 from distgrad.types import Spec
 
 #: Op types that are computed into a place of the arena. All others, and users' own, make their own results.
@@ -63,7 +64,27 @@ def footprint(
     """Of a task with these steps, which hands on `gives`; `nbytes` has the bytes of every value."""
     arena, arrays = _Lives(Walk(steps, nbytes, types, gives)).run()
     compiled = sum([step.type != "Const" for step in steps])
-    return Footprint(arena, arrays, _Scratch(types, cpus).of(steps), STEP_BYTES * compiled)
+    found = Footprint(arena, arrays, _Scratch(types, cpus).of(steps), STEP_BYTES * compiled)
+    calls = [step for step in steps if step.type == CALL]
+    return _with_calls(found, calls, nbytes, cpus) if calls else found
+
+
+def _with_calls(found: Footprint, calls: Sequence[Step], nbytes: Sequence[int], cpus: int) -> Footprint:
+    """Bodies that are called are compiled as parts of the task: one after another they use the same memory."""
+    inside = [_inside(step.attrs["inner"], cpus) for step in calls]
+    results = [sum([nbytes[v] for v in step.outputs]) for step in calls]
+    return Footprint(
+        found.arena + max([each.arena for each in inside]),
+        found.arrays + max([each.arrays - made for each, made in zip(inside, results, strict=True)]),
+        max(found.scratch, *[each.scratch for each in inside]),
+        found.code + sum([each.code for each in inside]),
+    )
+
+
+@lru_cache(maxsize=64)
+def _inside(inner: Inner, cpus: int) -> Footprint:
+    program = inner.program
+    return footprint(program.steps, program.types, value_bytes(program.types), program.fetches, cpus)
 
 
 class _Lives:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ from distgrad.scheduler.cost import Cost, CostModel
 from distgrad.scheduler.devices import check_devices, parse
 from distgrad.scheduler.footprint import PLACED
 from distgrad.scheduler.memory import VIEWS
-from distgrad.scheduler.program import Program
+from distgrad.scheduler.program import CALL, Inner, Program
 
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Options
@@ -52,7 +52,14 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
     }
     types, wanted = program.types, set(program.wanted)
     costs = []
+    called: dict[Inner, Cost] = {}
     for step in program.steps:
+        if step.type == CALL:
+            inner: Inner = step.attrs["inner"]
+            if inner not in called:
+                called[inner] = _sum(prices(inner.program, cluster, needs))
+            costs.append(called[inner])
+            continue
         model = models[step.device]
         cost = model.cost(step, types)
         if step.type not in PLACED and step.type not in NO_ARRAYS:
@@ -61,3 +68,7 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
             cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
         costs.append(cost)
     return costs
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(*map(sum, zip(*costs, strict=True)))

@@ -12,7 +12,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from distgrad.collector import collector
 from distgrad.errors import Source
@@ -27,6 +27,13 @@ ARGUMENTS = ("Placeholder", "Capture")
 
 #: The op type of a group of steps that runs as one.
 FUSED = "Fused"
+
+#: The op type of a call that stays one step, with its body as a program of its own.
+CALL = "Call"
+
+#: A body that is called so often, and has so many steps, is no longer laid out at each call: a function on thousands of
+#: shards is planned once, not thousands of times.
+MANY_CALLS, LONG_BODY = 16, 32
 
 #: Op types that become the reads and writes of a program.
 STATE = ("VarHandle", "ReadVariable", "Assign")
@@ -52,6 +59,19 @@ class Step:
     name: str
     device: str | None = None
     body: tuple[Step, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Inner:
+    """The attribute `inner` of a Call: the program of its body. All calls of a body have the same one."""
+
+    program: Program
+
+    def __repr__(self) -> str:
+        """The content, in short: digests are made of it."""
+        from distgrad.scheduler.digest import program_digest
+
+        return f"<Inner {program_digest(self.program)}>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +198,7 @@ class _Flattener:
         self.reads: dict[str, int] = {}
         self.writes: dict[str, int] = {}
         self.keep: list[int] = []
+        self.stamps: dict[FuncGraph, _Stamp] = {}
 
     def new_id(self, t: Tensor, maker: int = -1) -> int:
         self.types.append(t.spec)
@@ -185,11 +206,15 @@ class _Flattener:
         return len(self.types) - 1
 
     def run(self, fetches: Sequence[Tensor], effects: Sequence[Operation]) -> tuple[tuple[int, ...], list[int]]:
-        root = _Frame(_needed(fetches, effects, self.ids), self.ids)
+        ops = _needed(fetches, effects, self.ids)
+        self.stamps = _stamps(ops, fetches, self.ids)
+        root = _Frame(ops, self.ids)
         frames = [root]
         while frames:
             frame = frames[-1]
             call = self.lay_out(frame)
+            if call is not None and self.stamped(call, frame):
+                continue
             if call is not None:
                 frames.append(self.open(call, frame))
                 continue
@@ -198,6 +223,19 @@ class _Flattener:
                 self.close(frame, frames[-1])
         kept = [*self.keep, *(i for op in effects for i in root.steps_of.get(op, ()))]
         return tuple(self.ids[t] for t in fetches), kept
+
+    def stamped(self, op: Operation, frame: _Frame) -> bool:
+        """Add a call as one step, if its body is one of those that stay together."""
+        stamp = self.stamps.get(op.attrs["body"]) if not op.control_inputs and op.device is None else None
+        if stamp is None or frame.after or frame.device is not None or any(t in frame.ids for t in op.outputs):
+            return False
+        place = len(self.steps)
+        outputs = tuple([self.new_id(op.outputs[i], place) for i in stamp.used])
+        frame.ids.update(zip([op.outputs[i] for i in stamp.used], outputs, strict=True))
+        frame.steps_of[op] = (place,)
+        read = tuple([frame.ids[t] for t in op.inputs])
+        self.steps.append(Step(CALL, read, outputs, {"inner": stamp.inner}, (), op.source, op.name))
+        return True
 
     def open(self, op: Operation, frame: _Frame) -> _Frame:
         body: FuncGraph = op.attrs["body"]
@@ -277,6 +315,44 @@ class _Flattener:
         after = self.after(op, frame)
         self.keep += after  # what it waits for runs, whether its value is used or not
         frame.steps_of[op] = (*after, *self.steps_that_made(value))
+
+
+class _Stamp(NamedTuple):
+    """A body that stays together, and which of its outputs somebody reads."""
+
+    inner: Inner
+    used: tuple[int, ...]
+
+
+def _stamps(ops: Sequence[Operation], fetches: Sequence[Tensor], fed: Container[Tensor]) -> dict[FuncGraph, _Stamp]:
+    """The bodies that are called often, are long, and are pure functions of their inputs on no device of their own."""
+    calls: dict[FuncGraph, list[Operation]] = {}
+    for op in ops:
+        if op.type == CALL:
+            calls.setdefault(op.attrs["body"], []).append(op)
+    often = {body: found for body, found in calls.items() if len(found) >= MANY_CALLS}
+    if not often:
+        return {}
+    read = {t for op in ops for t in op.inputs}.union(fetches)
+    made = {}
+    for body, found in often.items():
+        used = tuple([i for i in range(len(body.outputs)) if any(op.outputs[i] in read for op in found)])
+        inner = _inner(body, used)
+        if inner is not None:
+            made[body] = _Stamp(inner, used)
+    return made
+
+
+def _inner(body: FuncGraph, used: Sequence[int]) -> Inner | None:
+    flat = _Flattener(body.inputs)
+    fetched, keep = flat.run([body.outputs[i] for i in used], ())
+    steps = _prune(flat.steps, len(flat.types), fetched, keep)
+    passed = len(set(fetched)) < len(fetched) or not set(fetched).isdisjoint(flat.feeds)
+    if len(steps) < LONG_BODY or passed or flat.reads or flat.writes or flat.unfed:
+        return None
+    if any(step.device is not None or step.type == CALL for step in steps):
+        return None
+    return Inner(check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched)))
 
 
 def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapping[Tensor, int]) -> list[Operation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,19 @@ def graph() -> Iterator[dg.Graph]:
     dg.check_graph(g)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that runs on Ray goes to one process, which has one cluster."""
-    for item in items:
-        if item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.xdist_group("ray"))
+#: Where the tests are that run on Ray.
+ON_RAY = ("tests/on_ray/", "tests/faults/", "tests/test_pages.py")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """All that runs on Ray goes to one process, which has one cluster; the rest goes wherever there is room."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return "ray" if nodeid.startswith(ON_RAY) else nodeid
+
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import numpy as np
 from distgrad.scheduler.bodies import Body
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.program import Step
+from distgrad.scheduler.stamps import expanded
 from distgrad.workers import reference
 from distgrad.workers.backends import Backend
 from distgrad.workers.crew import crew
@@ -31,12 +32,13 @@ class Compiled:
     """From the arrays that a body reads to those that it gives; an error names the op, the user's line, the inputs."""
 
     def __init__(self, body: Body, backend: Backend):
-        self._body = body
+        steps, types = expanded(body.steps, body.types)
+        self._steps, self._types, self._reads = steps, types, body.reads
         self._run: Tape | Eager
         if backend.name == "numpy":
-            self._run = Tape(body.steps, body.types, body.reads, body.gives, crew(body.cpus))
+            self._run = Tape(steps, types, body.reads, body.gives, crew(body.cpus))
         else:
-            self._run = Eager(body.steps, body.types, body.reads, body.gives, backend)
+            self._run = Eager(steps, types, body.reads, body.gives, backend)
 
     def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Array]:
         try:
@@ -68,16 +70,16 @@ class Compiled:
         if step is not None and not isinstance(cause, Stopped):
             if step.body:
                 step = self._culprit(given) or step
-            reference.note(cause, step, [self._body.types[v] for v in step.inputs])
+            reference.note(cause, step, [self._types[v] for v in step.inputs])
         return cause
 
     def _culprit(self, given: Sequence[Array]) -> Step | None:
         """The step inside of a fused one that fails: it is found by running all of the task step by step."""
-        values = dict(zip(self._body.reads, given, strict=True))
-        for step in self._body.steps:
+        values = dict(zip(self._reads, given, strict=True))
+        for step in self._steps:
             for each in step.body or (step,):
                 try:
-                    reference.run_steps((each,), self._body.types, values)
+                    reference.run_steps((each,), self._types, values)
                 except Exception:
                     return each
         return None

@@ -16,6 +16,7 @@ import numpy as np
 
 from distgrad.handles import Handle, value_of
 from distgrad.scheduler.plan import Plan, Task
+from distgrad.scheduler.stamps import all_steps
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import Backend
 from distgrad.workers.body import Compiled, body_of
@@ -53,7 +54,7 @@ class Engine:
         self._cpus = max((task.cpus for task in plan.tasks), default=1)
         self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
         self._simple = settings.timeout is None and min(self._room, len(plan.tasks)) <= 1
-        types = {each.type for step in plan.program.steps for each in (step, *step.body)}
+        types = {each.type for each in all_steps(plan.program.steps)}
         self._blas = settings.backend.name == "numpy" and not types.isdisjoint(blas.USES_BLAS)
         self._uses = _uses(plan)
         self._dead = _dead_after(plan)

@@ -15,6 +15,7 @@ import numpy as np
 
 from distgrad.errors import NumericsError, here
 from distgrad.scheduler.program import Program, Step
+from distgrad.scheduler.stamps import expanded_program
 from distgrad.types import Spec, trainable
 from distgrad.workers import reference
 
@@ -49,7 +50,7 @@ def check(
     kinds = [worst(x) for x in made]
     if not any(kinds):
         return
-    replay = _Replay(program, feeds, state, names)
+    replay = _Replay(expanded_program(program), feeds, state, names)
     replay.run()
     blamed = [replay.began[v] for v in program.wanted if v in replay.began]
     if blamed:

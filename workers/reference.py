@@ -11,6 +11,7 @@ from distgrad.graph import outside
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import Program, Step
+from distgrad.scheduler.stamps import expanded
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import blas
 from distgrad.workers.kernels import KERNELS
@@ -43,6 +44,7 @@ def _run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) -
 
 def run_steps(steps: Iterable[Step], types: Sequence[Spec], values: dict[int, Array]) -> None:
     """Add what these steps make to the values. A group is what its steps are, one after another."""
+    steps, types = expanded(list(steps), types)
     for step in steps:
         for each in step.body or (step,):
             outputs = _run_step(each, [values[v] for v in each.inputs], [types[v] for v in each.outputs])

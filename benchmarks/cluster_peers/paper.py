@@ -16,7 +16,7 @@ from steps import in_distgrad, inputs
 
 import distgrad as dg
 from distgrad import planner
-from distgrad.scheduler import Cluster, Machine, Options, Worker, fuse, lower, optimize, partition, slopes
+from distgrad.scheduler import Cluster, Machine, Options, Worker, lower, partition
 from distgrad.scheduler.cluster import on_ray
 
 #: Workers of a node, which see one store; nodes are linked at 10 Gbit/s.
@@ -43,8 +43,7 @@ def measure(workers: int) -> dict[str, Any]:
 
     body = timed("build", lambda: step.prepared(params, *batch)[0].body)
     lowered = timed("lower", lambda: lower(body.outputs, body.declared, body.effects))
-    program = timed("optimize", lambda: slopes(optimize(lowered, planner._evaluate)))
-    program = timed("fuse", lambda: fuse(program))
+    program = timed("improve", lambda: planner.improved(lowered, Options().fan_in))
     plan = timed("partition", lambda: partition(program, cluster(workers), Options(cpus_per_task=1)))
     said = plan.predictions
     return {
@@ -70,7 +69,7 @@ def measure_apart(workers: int) -> dict[str, Any]:
     return row
 
 
-PARTS = ("build", "lower", "optimize", "fuse", "partition")
+PARTS = ("build", "lower", "improve", "partition")
 
 
 def print_head() -> None:

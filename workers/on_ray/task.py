@@ -21,6 +21,7 @@ from ray import exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
+from distgrad.scheduler.stamps import all_steps
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
@@ -168,7 +169,7 @@ def order_of(
 
 
 def parcel_of(body: Body, backend: str, check_numerics: bool) -> bytes:
-    types = dict.fromkeys([each.type for step in body.steps for each in (step, *step.body)])
+    types = dict.fromkeys([each.type for each in all_steps(body.steps)])
     own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
     ops = tuple([replace(op, infer=_infer_nothing) for op in own])
     with ExitStack() as stack:
