@@ -76,14 +76,14 @@ NotDifferentiable = NoGradient = no_gradient
 
 __version__ = "0.1.0"
 __all__ = [
-    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "Defun", "DeviceError", "Graph",
-    "Handle", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable", "NumericsError", "Operation",
-    "Plan", "RegisterGradient", "Session", "TaskFailed", "Tensor", "UnconnectedGradients", "Variable", "cast",
-    "check_graph", "control_dependencies", "custom_gradient", "data_parallel", "device", "explain_gradient", "from_checkpoint",
-    "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product", "hessians", "hvp",
-    "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient", "op", "random",
-    "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing", "tuple",
-    "value_and_grad", "vjp",
+    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "Defun", "DeviceError", "Graph", "Handle",
+    "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable", "NumericsError", "Operation", "Plan",
+    "RegisterGradient", "Session", "TaskFailed", "Tensor", "UnconnectedGradients", "Variable", "cast",
+    "check_graph", "control_dependencies", "custom_gradient", "data_parallel", "device", "explain_gradient",
+    "from_checkpoint", "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product",
+    "hessians", "hvp", "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient",
+    "op", "random", "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing",
+    "tuple", "value_and_grad", "vjp",
 ]  # fmt: skip
 __all__ += _ops.array.__all__
 __all__ += _ops.control.__all__
