@@ -71,7 +71,7 @@ def _known(value: Any) -> bool:
 
 def constant_bytes(program: Program) -> int:
     """The bytes of the arrays that a program carries."""
-    own = sum([step.attrs["value"].nbytes for step in program.steps if step.type == "Const"])
+    own: int = sum([step.attrs["value"].nbytes for step in program.steps if step.type == "Const"])
     inner = {step.attrs["inner"] for step in program.steps if step.type == CALL}
     return own + sum([constant_bytes(each.program) for each in inner])
 

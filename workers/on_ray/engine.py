@@ -15,6 +15,7 @@ from distgrad.scheduler.bodies import Body, bodies
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.simulate import replay
 from distgrad.workers import numerics
+from distgrad.workers.arena import MODERATE, keep_freed_memory
 from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.link import Link
 from distgrad.workers.on_ray.placing import options_of
@@ -78,6 +79,8 @@ class RayEngine:
             self.place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
         self.sources = [[self.place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
         self._readers = _readers(plan)
+        if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # copied here, anew in every run
+            keep_freed_memory()
 
     @cached_property
     def calls(self) -> list[Call]:

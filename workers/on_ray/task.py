@@ -30,8 +30,8 @@ from distgrad.workers.on_ray.failures import Raised, cloudpickle
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import received
 
-#: Compiled bodies that a process keeps.
-KEPT = 256
+#: Compiled bodies that a process keeps: those that ran last.
+KEPT = 1024
 
 _compiled: OrderedDict[str, tuple[Parcel, Compiled]] = OrderedDict()
 
@@ -78,7 +78,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     given = {o: opened(objects[o]) for o in {o for o, _ in picks if o >= 0}}
     given[-1] = inline
     try:
-        parcel, compiled = _compiled.get(key) or _load(holder, key)
+        parcel, compiled = _found(holder, key)
         made = _on_device(parcel, compiled, picks, packs, names, given) if names else _run(compiled, picks, given)
     except exceptions.RayError:
         raise
@@ -121,6 +121,13 @@ def _device(gpus: int) -> AbstractContextManager[Any]:
     import torch
 
     return torch.device("cuda") if torch.cuda.is_available() else nullcontext()
+
+
+def _found(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
+    if key not in _compiled:
+        return _load(holder, key)
+    _compiled.move_to_end(key)
+    return _compiled[key]
 
 
 def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
