@@ -63,6 +63,14 @@ def store_bytes() -> int:
     return used
 
 
+def settled_store() -> int:
+    """The bytes of the stores once they do not fall any more: Ray frees what earlier tests let go a little later."""
+    least = store_bytes()
+    while until(lambda: store_bytes() < least, 1.5):  # noqa: B023 - called before it changes
+        least = store_bytes()
+    return least
+
+
 def processes() -> dict[int, tuple[int, str]]:
     """The parent and the command line of every process that runs; a worker of Ray's says there what it runs."""
     ask = ["ps", "-A", "-o", "pid=,ppid=,stat=,command="]
