@@ -186,7 +186,7 @@ def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = 
         rates |= _overheads(each)
         if threads > 1:
             tell(f"measuring what {threads} threads do together")
-            gained = _gained(threads, rates["gemm_flops"], each)
+            gained = _gained(threads, each)
             if gained > BUSY:
                 rates |= {"gemm_parallel": min(gained, 1.0), "spread_seconds": _handing_over(threads, each)}
             else:
@@ -291,13 +291,15 @@ def _overheads(each: float) -> dict[str, float]:
 # -- threads together: as they usually do, not as they do at best ------------------------------------------------
 
 
-def _gained(threads: int, alone: float, each: float) -> float:
-    """What each further thread adds to a product that all share, as a share of the first."""
+def _gained(threads: int, each: float) -> float:
+    """What each further thread adds to a product that all share, as a share of the first. Both are medians: what one
+    thread does at best says nothing of how well two get on."""
     m, k, n = SHARED
     a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
+    alone = statistics.median(times(lambda: np.matmul(a, b, out=out), 2 * each))
     with shared(threads, crew(threads).each):
-        seconds = statistics.median(times(lambda: product(a, b, out), 3 * each))
-    return (2.0 * m * k * n / seconds / alone - 1) / (threads - 1)
+        together = statistics.median(times(lambda: product(a, b, out), 3 * each))
+    return (alone / together - 1) / (threads - 1)
 
 
 def _handing_over(threads: int, each: float) -> float:
@@ -311,6 +313,6 @@ def _handing_over(threads: int, each: float) -> float:
             for _ in range(calls):
                 np.multiply(x, y, out)
 
-    alone = best(lambda: work(iter(range(blocks))), each)
+    alone = statistics.median(times(lambda: work(iter(range(blocks))), each))
     together = statistics.median(times(lambda: crew(threads).each(blocks, work), each))
     return max(together - alone / threads, 0.0) / (blocks * calls)
