@@ -99,7 +99,7 @@ def test_sparse_gradients_stay_sparse(fine: dg.Session) -> None:
 
 # -- ops of a script, and of a module that only the driver has -------------------------------------------------------
 
-MODULE = '''
+MODULE = """
 import distgrad as dg
 
 class Refused(Exception):
@@ -111,8 +111,8 @@ def half(x):
     return x / 2
 
 halve = dg.op("ScriptHalve", infer=lambda x: (x.shape, x.dtype))(half)
-'''
-SCRIPT = '''
+"""
+SCRIPT = """
 import os, sys
 import numpy as np
 import distgrad as dg
@@ -140,7 +140,7 @@ with dg.Session("ray", address=sys.argv[1], timeout=60, granularity=1e-9):
         except (Refused, Own) as e:
             print(type(e).__name__, e)
     print(f(np.array([0.0, 2.0])))
-'''
+"""
 
 
 @pytest.fixture(scope="module")

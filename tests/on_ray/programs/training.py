@@ -17,6 +17,9 @@ import numpy as np
 
 import distgrad as dg
 
+from ..tables import ROWS as ROWS_OF
+from ..tables import fed_rows
+
 VOCABULARY, WIDTH, CLASSES, ROWS = 40, 24, 5, 12
 
 
@@ -98,9 +101,16 @@ def digest(arrays: Any) -> str:
     return made.hexdigest()
 
 
-def digests() -> dict[str, str]:
+def rows(family: str) -> str:
+    """All results and gradients of a family of the op table."""
+    fed = fed_rows(family)
+    return digest(dg.runtime.current().run(fed.fetches, fed.feeds))  # type: ignore[attr-defined]
+
+
+def digests(tables: bool = True) -> dict[str, str]:
     """In the current session."""
-    return {"train": train(), **{f"{count} shards": shards(count) for count in (1, 2, 3, 4)}}
+    found = {"train": train(), **{f"{count} shards": shards(count) for count in (1, 2, 3, 4)}}
+    return found | ({f"ops of {family}": rows(family) for family in ROWS_OF} if tables else {})
 
 
 @contextmanager

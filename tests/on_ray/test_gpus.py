@@ -1,0 +1,27 @@
+"""GPU tasks. What runs here needs torch, but no GPU: Ray can be told that it has one."""
+
+from __future__ import annotations
+
+import pytest
+
+import distgrad as dg
+
+from .helpers import program
+
+pytestmark = pytest.mark.ray
+
+
+def test_gpu_tasks_run_on_torch_and_keep_weights_on_the_device() -> None:
+    pytest.importorskip("torch")
+    out, _ = program("gpus")
+    assert out.strip() == "ok"
+
+
+def test_asking_for_a_gpu_where_there_is_none_says_what_there_is(ray_session: dg.Session) -> None:
+    with dg.Graph(), dg.device("gpu"):
+        x = dg.placeholder((2,), name="x")
+        y = dg.exp(x, name="y")
+    with pytest.raises(
+        dg.DeviceError, match=r"op 'y' \(type Exp, at test_gpus\.py:\d+\) asks for device 'gpu', but no worker"
+    ):
+        ray_session.run(y, {x: [1.0, 2.0]})
