@@ -22,6 +22,7 @@ def graph() -> Iterator[dg.Graph]:
 ON_RAY = ("tests/on_ray/", "tests/faults/", "tests/test_pages.py")
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """All that runs on Ray goes to one process, which has one cluster; the rest goes wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
