@@ -19,13 +19,13 @@ STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test check bench bench-step bench-cluster bench-planning chaos conformance docs-numpy clean distclean
+.PHONY: help demo test check bench bench-step bench-cluster bench-planning chaos conformance docs docs-numpy clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
-demo: $(CORE_READY)  ## run examples/quickstart.py
-	$(VENV)/bin/python examples/quickstart.py $(ARGS)
+demo: $(CORE_READY)  ## plan, run and train a small language model here and on Ray, and draw what happened
+	$(VENV)/bin/distgrad demo $(ARGS)
 
 test: check  ## run the checks, then the tests (ARGS="-k name" for some)
 	$(VENV)/bin/python -m pytest -n 2 $(ARGS)
@@ -60,6 +60,9 @@ chaos: $(DEV_READY)  ## train while workers and nodes are killed, and watch memo
 conformance: $(PEERS_READY)  ## compare the gradients with TensorFlow's
 	$(PEERS)/bin/python tests/conformance/run.py $(ARGS)
 
+docs: $(DEV_READY)  ## build the site of docs/ into build/site, strictly
+	$(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site $(ARGS)
+
 docs-numpy: $(CORE_READY)  ## regenerate docs/numpy.md
 	$(VENV)/bin/python docs/make_numpy.py
 
@@ -75,7 +78,7 @@ $(CORE_READY): pyproject.toml | $(VENV)/bin/python
 	@touch $@
 
 $(DEV_READY): pyproject.toml | $(VENV)/bin/python
-	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[test,check]'
+	$(VENV)/bin/python $(PIP_INSTALL) --editable '.[test,check,docs,plots]'
 	@touch $@
 
 $(PEERS_READY): pyproject.toml | $(PEERS)/bin/python

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgrad import nest, runtime
+from distgrad import nest, progress, runtime
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.handles import Handle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
@@ -165,9 +165,13 @@ class Function:
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
         body = FuncGraph(self.name, outer)
         names = iter([name for name, _ in self._named(args, kwargs)])
-        with body:
-            args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
-            structure = _results(self.name, self.python_function(*args, **kwargs))
+        work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops")
+        try:
+            with body:
+                args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
+                structure = _results(self.name, self.python_function(*args, **kwargs))
+        finally:
+            progress.end(work)
         if body.impure:  # a bare `except:` of the user's may have caught what said so
             raise NotPure(f"{self.name} assigns a variable in the body of a call")
         return finish(body, structure)

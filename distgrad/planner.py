@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from distgrad import progress
 from distgrad.errors import BudgetError
-from distgrad.graph import Attrs, Operation, Tensor
+from distgrad.graph import Attrs, FuncGraph, Operation, Tensor
+from distgrad.recording import Recording, target
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler import (
     Cluster,
@@ -74,17 +76,24 @@ class Planner:
     #: The connection to Ray, where plans run there.
     link: Link | None = None
     on_ray: RaySettings | None = None
+    #: What is kept of runs, where they are recorded.
+    recording: Recording | None = None
 
     def engine(
         self, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
     ) -> Engine | RayEngine:
         """What computes these tensors, given values for `feeds`."""
-        plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
+        name = _name([*[t.op for t in tensors], *effects])
+        work = progress.begin("planning", name)
+        try:
+            plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
+        finally:
+            progress.end(work)
         if self.link is None or self.on_ray is None:
-            return Engine(plan, self.settings, names)
+            return Engine(plan, self.settings, names, name)
         from distgrad.workers.on_ray.engine import RayEngine
 
-        return RayEngine(plan, self.on_ray, self.link, names)
+        return RayEngine(plan, self.on_ray, self.link, names, name)
 
     def compute(
         self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
@@ -118,6 +127,12 @@ class Planner:
             if not is_stamped(program):
                 raise
         return partition(expanded_program(program), self.cluster, self.options)  # whose calls can be cut
+
+
+def _name(ops: Sequence[Operation]) -> str:
+    """What a run is called: as its function, or as what is fetched of a graph that was built by hand."""
+    graph = ops[0].graph
+    return graph.name if isinstance(graph, FuncGraph) else ops[0].name
 
 
 def improved(program: Program, fan_in: int, backend: str = "numpy") -> Program:
@@ -164,6 +179,8 @@ class Choices:
     in_flight: Any = None
     attempts: Any = None
     task_timeout: Any = None
+    trace: Any = None
+    progress: Any = None
 
 
 #: What only a Ray session can be told, and what only a local one can.
@@ -180,6 +197,7 @@ def planner(choices: Choices) -> Planner:
     for name in _OF_LOCAL if choices.engine == "ray" else _OF_RAY:
         if getattr(choices, name) not in (None, False):
             raise ValueError(f"Session: {name} is an option of Session({other!r}), not of {choices.engine!r}")
+    _check_progress(choices.progress)
     return _ray_planner(choices) if choices.engine == "ray" else _local_planner(choices)
 
 
@@ -195,7 +213,10 @@ def _local_planner(choices: Choices) -> Planner:
         in_order=_flag("in_order", choices.in_order),
         timeout=_seconds("timeout", choices.timeout),
     )
-    return _interned(cluster, _options(choices, cluster), settings)
+    options, recording = _options(choices, cluster), _recording(choices.trace)
+    if recording is None:
+        return _interned(cluster, options, settings)
+    return Planner(cluster, options, replace(settings, record=recording.add), recording=recording)
 
 
 def _ray_planner(choices: Choices) -> Planner:
@@ -204,7 +225,9 @@ def _ray_planner(choices: Choices) -> Planner:
     gpus, memory = _count("gpus", choices.gpus), memory_bytes(choices.memory)
     store = memory_bytes(choices.object_store_memory, "object_store_memory")
     backend, check = _backend(choices.backend), _flag("check_numerics", choices.check_numerics)
-    on_ray = _ray_settings(choices, backend, check)
+    on_ray, recording = _ray_settings(choices, backend, check), _recording(choices.trace)
+    if recording is not None:
+        on_ray = replace(on_ray, record=recording.add)
     link = _link(choices.address, None if workers is None else workers * cpus, gpus, store)
     try:
         cluster = choices.cluster
@@ -214,10 +237,29 @@ def _ray_planner(choices: Choices) -> Planner:
             cluster = _cluster(cluster, cpus)
         options = _options(choices, cluster)
         options = replace(options, cpus_per_task=options.cpus_per_task or cpus)
-        return Planner(cluster, options, Settings(backend, cpus, check), link, on_ray)
+        return Planner(cluster, options, Settings(backend, cpus, check), link, on_ray, recording)
     except BaseException:
         link.close()
         raise
+
+
+def _recording(trace: Any) -> Recording | None:
+    if trace is None or trace is False:
+        return None
+    if trace is not True and not isinstance(trace, str | os.PathLike):
+        raise TypeError(f"Session: trace is True or the path of a .json or .html file, got {trace!r}")
+    try:
+        return Recording(None if trace is True else target(trace))
+    except ValueError as e:
+        raise ValueError(f"Session: trace: {e}") from None
+
+
+def _check_progress(mode: Any) -> None:
+    if mode is not None:
+        try:
+            progress.use(mode)
+        except ValueError as e:
+            raise ValueError(f"Session: {e}") from None
 
 
 def _link(address: Any, cpus: int | None, gpus: int | None, store: int | None) -> Link:

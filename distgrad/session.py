@@ -23,9 +23,9 @@ from distgrad.variables import Variable
 if TYPE_CHECKING:
     from distgrad.planner import Planner
     from distgrad.scheduler import Cluster, Plan
+    from distgrad.scheduler.reports import Faults, Report
     from distgrad.workers.local import Engine
     from distgrad.workers.on_ray.engine import RayEngine
-    from distgrad.workers.on_ray.reports import Faults, Report
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,6 +69,10 @@ class Session:
         in_flight: (Ray) tasks that Ray has at the same time; more wait here.
         attempts: (Ray) how often a task is tried whose process or node dies.
         task_timeout: (Ray) seconds after which a task is taken for hung, and run again.
+        trace: record runs: when and where tasks ran, and what their ops took, which costs a few percent. True, or the
+            path of a file to write when the session is closed: a trace (.json) or a report (.html).
+        progress: how progress of more than a second is told in this process: "live", "log" or "off", True or False. By
+            default as DISTGRAD_PROGRESS says, or by bars where the error output is a terminal.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -98,6 +102,8 @@ class Session:
         in_flight: int | None = None,
         attempts: int | None = None,
         task_timeout: float | None = None,
+        trace: bool | str | os.PathLike[str] | None = None,
+        progress: bool | str | None = None,
     ):
         choices = {name: value for name, value in locals().items() if name != "self"}
         self._planner: Planner = _planning().planner(_planning().Choices(**choices))
@@ -113,8 +119,12 @@ class Session:
     def close(self) -> None:
         """End what the session started: a Ray that it joined goes on. Variables and handles keep their values, which
         come to this process. A local session has nothing to end, and can be used again."""
-        if self._planner.link is not None:
-            self._planner.link.close()
+        try:
+            if self._planner.recording is not None:
+                self._planner.recording.close()
+        finally:
+            if self._planner.link is not None:
+                self._planner.link.close()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, fetch: bool = True) -> Any:
         """The values of `fetches` (a tensor, operation, variable or any nesting of them) as NumPy arrays.
@@ -139,13 +149,30 @@ class Session:
 
     @property
     def last_run(self) -> Report | None:
-        """What happened in the last run on the cluster that this session finished; None for a local session."""
-        return None if self._planner.link is None else self._planner.link.last
+        """What happened in the last run that this session finished; None for a local session that records nothing."""
+        if self._planner.link is not None:
+            return self._planner.link.last
+        return None if self._planner.recording is None else self._planner.recording.last
 
     @property
     def faults(self) -> Faults | None:
         """What failures of workers and nodes have cost this session so far; None for a local session."""
         return None if self._planner.link is None else self._planner.link.faults
+
+    def write_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what was recorded so far: as a trace, which `distgrad report` and Perfetto open, to a .json file; or as
+        a report, one page that shows it, to a .html file. The session must have been opened with `trace`."""
+        if self._planner.recording is None:
+            raise ValueError("Session.write_trace: this session records nothing: open it with Session(trace=True)")
+        from distgrad.recording import write
+
+        try:
+            write(self._planner.recording.document(), path)
+        except ValueError as e:
+            raise ValueError(f"Session.write_trace: {e}") from None
+
+    #: The same: the path says which of the two is meant.
+    write_report = write_trace
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Plan:
         """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed.

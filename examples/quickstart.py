@@ -1,9 +1,14 @@
-"""The gradient of a small model, from NumPy-looking code: the graph, what runs, and a few steps of training.
+"""The gradients of a small model, from NumPy-looking code: what runs, what it costs, why a gradient is None, training.
 
-Run it with `python examples/quickstart.py`. Nothing but distgrad is needed; everything runs in this process.
+    python examples/quickstart.py
+    distgrad run examples/quickstart.py --workers 2
+
+The first command computes in this process, the second on two workers of a Ray that it starts, with the same bits.
 """
 
 from __future__ import annotations
+
+import argparse
 
 import numpy as np
 
@@ -25,16 +30,29 @@ def data(rng: np.random.Generator, rows: int = 64) -> tuple[np.ndarray, np.ndarr
     return x, np.sin(x[:, :1]) + x[:, 1:2] * x[:, 2:]
 
 
+def show_what_runs(step, *args) -> None:
+    """The loss and its gradients as they will run, each step with the line it comes from, and what they should cost."""
+    plan = step.plan(*args)
+    print(plan.program, "\n")
+    print("\n".join(plan.explain().splitlines()[:3]), "\n")
+
+
+def show_why_none(params: dict, x, y) -> None:
+    """A gradient that is None has a reason: here that rounding is flat."""
+    with dg.Graph():
+        w1 = dg.constant(params["w1"], name="w1")
+        rounded = loss({**params, "w1": np.round(w1, 1)}, x, y)
+        print(dg.gradients(rounded, w1), "because", dg.explain_gradient(rounded, w1), "\n")
+
+
 def main(steps: int = 200) -> float:
     rng = np.random.default_rng(0)
     x, y = data(rng)
     params = {"w1": rng.normal(size=(3, 16)) * 0.5, "b1": np.zeros(16), "w2": rng.normal(size=(16, 1)) * 0.3}
 
-    step = dg.function(dg.value_and_grad(loss), name="step")
-    body = step.body(params, x, y)
-    program = dg.scheduler.lower(body.outputs, body.declared)
-    print(f"The loss and its gradients: {len(body.ops)} ops are built, {len(program.steps)} steps run:\n")
-    print(program, "\n")
+    step = dg.value_and_grad(loss)  # gradients have the structure of params
+    show_what_runs(step, params, x, y)
+    show_why_none(params, x, y)
 
     value = np.inf
     for i in range(steps):
@@ -46,4 +64,6 @@ def main(steps: int = 200) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    main(**vars(parser.parse_args()))

@@ -86,8 +86,8 @@ def _sent(plan: Plan) -> int:
 
 def _dominates(plan: Plan, seconds: Sequence[float]) -> list[str]:
     steps, total = plan.program.steps, sum(seconds) or 1.0
-    by_op = _summed([(step.type, cost) for step, cost in zip(steps, seconds, strict=True)])
-    by_line = _summed([(str(step.source), cost) for step, cost in zip(steps, seconds, strict=True)])
+    by_op = summed([(step.type, cost) for step, cost in zip(steps, seconds, strict=True)])
+    by_line = summed([(str(step.source), cost) for step, cost in zip(steps, seconds, strict=True)])
     lines = []
     for title, costs in (("by op", by_op), ("by line", by_line)):
         shares = [f"{name} {cost / total:.0%}" for name, cost in costs[:5] if cost >= SEEN * total]
@@ -95,7 +95,7 @@ def _dominates(plan: Plan, seconds: Sequence[float]) -> list[str]:
     return lines if steps else []
 
 
-def _summed(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+def summed(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
     """The sum of each name, largest first."""
     cost: dict[str, float] = {}
     for name, each in items:
@@ -119,18 +119,18 @@ def _tasks(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
     for k in sorted(order):
         task = plan.tasks[k]
         costs = [(seconds[i], plan.program.steps[i]) for i in task.steps]
-        ops = _named([(step.type, cost) for cost, step in costs])
-        where = _summed([(str(step.source), cost) for cost, step in costs])[0][0]
+        ops = ops_text([(step.type, cost) for cost, step in costs])
+        where = summed([(str(step.source), cost) for cost, step in costs])[0][0]
         place = f"{task.worker}" if task.device is None else f"{task.worker} @{task.device}"
         sizes = [f"{len(task.steps)}", f"{len(task.reads)}", f"{len(task.gives)}"]
         rows.append([f"{k}", place, time_text(task.seconds), bytes_text(task.memory), *sizes, ops, where])
     return _table(_title("tasks", "longest", len(order), len(plan.tasks)), rows)
 
 
-def _named(items: Sequence[tuple[str, float]]) -> str:
+def ops_text(items: Sequence[tuple[str, float]]) -> str:
     """Op types with their counts, those that take longest first."""
     count = Counter([name for name, _ in items])
-    names = [name for name, _ in _summed(items)]
+    names = [name for name, _ in summed(items)]
     text = ", ".join([f"{name} ×{count[name]}" if count[name] > 1 else name for name in names[:NAMED]])
     return text + (f", +{len(names) - NAMED} more" if len(names) > NAMED else "")
 

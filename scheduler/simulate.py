@@ -84,7 +84,7 @@ def simulate(
     given = {} if given is None else given
     loads, things = loads_of(tasks, bundles, given)
     found = run(loads, things, cluster, given, [t.worker for t in tasks] if placed else None)
-    memory = _memory(tasks, bundles, cluster, given, found)
+    memory = held(tasks, bundles, [worker.node for worker in cluster.workers], given, found)
     return Timeline(found.start, found.end, found.worker, found.bytes_moved, memory)
 
 
@@ -325,32 +325,36 @@ class _Queue:
 # -- memory ------------------------------------------------------------------------------------------------------
 
 
-def _memory(
-    tasks: Sequence[Task], bundles: Sequence[Bundle], cluster: Cluster, given: Mapping[int, int], found: Timeline
+def held(
+    tasks: Sequence[Task],
+    bundles: Sequence[Bundle],
+    nodes: Sequence[int],
+    given: Mapping[int, int],
+    found: Timeline,
 ) -> tuple[tuple[tuple[float, int], ...], ...]:
     """Per worker what is held when: by running tasks, and by bundles from when they are made until the last reader
-    has ended. Where readers are on another node, that node holds a copy."""
-    changes: list[dict[float, int]] = [{} for _ in cluster.workers]
+    has ended. Where readers are on another node, that node holds a copy. `nodes` has the node of each worker."""
+    changes: list[dict[float, int]] = [{} for _ in nodes]
     inner = [task.memory - sum([given[v] for v in task.reads if v in given]) for task in tasks]
     for bundle in bundles:
         for k in bundle.readers:
             inner[k] -= bundle.nbytes
-        for w, begin, end in _stays(bundle, cluster, found):
+        for w, begin, end in _stays(bundle, nodes, found):
             _add(changes[w], begin, end, bundle.nbytes)
     for k in range(len(tasks)):
         _add(changes[found.worker[k]], found.start[k], found.end[k], inner[k])
     return tuple([_running_sum(change) for change in changes])
 
 
-def _stays(bundle: Bundle, cluster: Cluster, found: Timeline) -> list[tuple[int, float, float | None]]:
+def _stays(bundle: Bundle, nodes: Sequence[int], found: Timeline) -> list[tuple[int, float, float | None]]:
     """Where a bundle lies from when to when; None: to the end."""
     home = found.worker[bundle.task]
-    last = {cluster.workers[home].node: (home, found.end[bundle.task], found.end[bundle.task])}
+    last = {nodes[home]: (home, found.end[bundle.task], found.end[bundle.task])}
     for k in bundle.readers:
         w = found.worker[k]
-        holder, begin, end = last.get(cluster.workers[w].node, (w, found.start[k], 0.0))
-        last[cluster.workers[w].node] = holder, min(begin, found.start[k]), max(end, found.end[k])
-    kept = cluster.workers[home].node if bundle.wanted else -1
+        holder, begin, end = last.get(nodes[w], (w, found.start[k], 0.0))
+        last[nodes[w]] = holder, min(begin, found.start[k]), max(end, found.end[k])
+    kept = nodes[home] if bundle.wanted else -1
     return [(w, begin, None if node == kept else end) for node, (w, begin, end) in last.items()]
 
 

@@ -50,12 +50,12 @@ class Compiled:
         finally:
             del error  # which would hold this frame, and be held by it
 
-    def run_kept(self, given: Sequence[Any]) -> tuple[list[Array], list[Any]]:
+    def run_kept(self, given: Sequence[Any], watch: Watch | None = None) -> tuple[list[Array], list[Any]]:
         """The same with the results as the backend has them, too. Not for NumPy, whose results are what they are."""
         assert isinstance(self._run, Eager)
         there: list[Any] = []
         try:
-            return self._run.run(given, there=there), there
+            return self._run.run(given, watch, there), there
         except StepFailed as e:
             error = self._explained([np.asarray(x) for x in given], e)
         try:

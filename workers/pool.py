@@ -21,10 +21,9 @@ import numpy as np
 
 from distgrad.scheduler.plan import Plan
 from distgrad.workers.reference import place
-from distgrad.workers.watch import Watch
 
 if TYPE_CHECKING:
-    from distgrad.workers.local import Engine
+    from distgrad.workers.local import Engine, Look
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -80,9 +79,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pools.clear)  # a process that was forked has none of the threads
 
 
-def run_side_by_side(engine: Engine, values: dict[int, Array], room: int, timeout: float | None) -> None:
+def run_side_by_side(
+    engine: Engine, values: dict[int, Array], room: int, timeout: float | None, look: Look
+) -> None:
     """Run all tasks, `room` at a time; TimeoutError, with what was running, after `timeout` seconds."""
-    _Run(engine, values, _pools.setdefault(room, Pool(room))).finish(timeout)
+    _Run(engine, values, _pools.setdefault(room, Pool(room)), look).finish(timeout)
 
 
 class _Ended(NamedTuple):
@@ -94,12 +95,12 @@ class _Ended(NamedTuple):
 class _Run:
     """Which tasks wait for how many others, and which are under way."""
 
-    def __init__(self, engine: Engine, values: dict[int, Array], pool: Pool):
-        self._engine, self._values, self._pool = engine, values, pool
+    def __init__(self, engine: Engine, values: dict[int, Array], pool: Pool, look: Look):
+        self._engine, self._values, self._pool, self._look = engine, values, pool, look
         self._uses = engine.uses()
         self._waiting, self._followers = _dependencies(engine.plan)
         self._ready = [i for i, count in enumerate(self._waiting) if not count]
-        self._running: dict[int, Watch] = {}
+        self._running: set[int] = set()
         self._ended: SimpleQueue[_Ended] = SimpleQueue()
         self._over = threading.Event()
 
@@ -119,13 +120,13 @@ class _Run:
         while self._ready and len(self._running) < self._pool.size:
             i = heapq.heappop(self._ready)
             given = [self._values[v] for v in self._engine.plan.tasks[i].reads]
-            self._running[i] = watch = Watch(self._over)
-            self._pool.submit(partial(copy_context().run, self._task, i, given, watch))
+            self._running.add(i)
+            self._pool.submit(partial(copy_context().run, self._task, i, given))
 
-    def _task(self, i: int, given: list[Array], watch: Watch) -> None:
+    def _task(self, i: int, given: list[Array]) -> None:
         _inside.set(True)
         try:
-            ended = _Ended(i, self._engine.run_task(i, given, watch), None)
+            ended = _Ended(i, self._engine.run_task(i, given, self._look, self._over), None)
         except BaseException as e:
             ended = _Ended(i, [], e)
         self._ended.put(ended)
@@ -139,7 +140,7 @@ class _Run:
 
     def _end(self, ended: _Ended) -> None:
         i, made, error = ended
-        del self._running[i]
+        self._running.remove(i)
         if error is not None:
             try:
                 raise error
@@ -152,9 +153,10 @@ class _Run:
                 heapq.heappush(self._ready, j)
 
     def _late(self, timeout: float | None) -> str:
-        tasks, lines = self._engine.plan.tasks, []
-        for i, watch in sorted(self._running.items()):
-            at = "not begun" if watch.step is None else f"at {place(watch.step)}"
+        tasks, lines, watches = self._engine.plan.tasks, [], self._look.running()
+        for i in sorted(self._running):
+            step = watches[i].step if i in watches else None
+            at = "not begun" if step is None else f"at {place(step)}"
             lines.append(f"  task {i} of {len(tasks)}, {len(tasks[i].steps)} steps: {at}")
         return (
             f"the run was given up after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)

@@ -1,10 +1,16 @@
-"""Looking on while a task runs: where it is, and whether it shall stop."""
+"""Looking on while a task runs: where it is, whether it shall stop, and how long each of its ops takes."""
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 
 from distgrad.scheduler.program import Step
+from distgrad.scheduler.reports import OpTime, op_text
+
+#: Ops of a task that are told of: those that took longest.
+TOLD = 64
 
 
 class Stopped(Exception):
@@ -14,12 +20,58 @@ class Stopped(Exception):
 class Watch:
     """Told before each call of a task which step it belongs to; ends the task there once `over` is set."""
 
-    def __init__(self, over: threading.Event):
-        #: The step that is under way, or was the last.
+    def __init__(self, over: threading.Event | None = None):
+        #: The step that is under way, or was the last, and how many were begun.
         self.step: Step | None = None
+        self.count = 0
         self._over = over
 
     def before(self, step: Step | None) -> None:
         self.step = step or self.step
-        if self._over.is_set():
+        self.count += 1
+        if self._over is not None and self._over.is_set():
             raise Stopped
+
+
+class Clock(Watch):
+    """A watch that also takes the time: a step lasts until the next one begins."""
+
+    def __init__(self, over: threading.Event | None = None):
+        super().__init__(over)
+        #: By identity: the step, its seconds, its calls.
+        self._times: dict[int, tuple[Step, list[float]]] = {}
+        self._at = time.perf_counter()
+
+    def before(self, step: Step | None) -> None:
+        self._add()
+        super().before(step)
+
+    def ops(self) -> tuple[OpTime, ...]:
+        """What each op took, the longest first; called when the task has ended."""
+        self._add()
+        found: dict[tuple[str, str], list[float]] = {}
+        for step, (seconds, calls) in self._times.values():
+            row = found.setdefault((op_text(step), str(step.source)), [0.0, 0])
+            row[0] += seconds
+            row[1] += calls
+        ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))[:TOLD]
+        return tuple([OpTime(op, line, seconds, int(calls)) for (op, line), (seconds, calls) in ordered])
+
+    def _add(self) -> None:
+        now = time.perf_counter()
+        if self.step is not None:
+            _, row = self._times.setdefault(id(self.step), (self.step, [0.0, 0]))
+            row[0] += now - self._at
+            row[1] += 1
+        self._at = now
+
+
+def resident_bytes() -> int:
+    """The bytes of this process that are in memory now; where the system does not tell, the most that were."""
+    try:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except OSError:
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, which has no /proc

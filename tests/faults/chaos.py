@@ -21,7 +21,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import distgrad as dg
-from distgrad.workers.on_ray.reports import Faults
+from distgrad.scheduler.reports import Faults
 
 from . import memory
 from .cluster import Killer, OwnCluster

@@ -64,8 +64,10 @@ class Source(NamedTuple):
 class RayEngine:
     """A plan, ready to run: its bodies are shipped once, and compiled once by each process that runs them."""
 
-    def __init__(self, plan: Plan, settings: RaySettings, link: Link, names: Sequence[str] = ()):
-        self.plan, self.settings, self.link = plan, settings, link
+    def __init__(
+        self, plan: Plan, settings: RaySettings, link: Link, names: Sequence[str] = (), name: str = "run"
+    ):
+        self.plan, self.settings, self.link, self.name = plan, settings, link, name
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
         #: So many tasks may end before the driver looks again, and lets go of what nobody reads any more.
         self.batch = max(UNSEEN * len(plan.tasks) // max(sum([b.nbytes for b in plan.bundles]), 1), 1)
@@ -109,6 +111,8 @@ class RayEngine:
         feeds, state = self._placed(feeds, state)
         run = self._finished(feeds, state, fetch, self._ends())
         self.link.last = run.report
+        if self.settings.record is not None:
+            self.settings.record(self.name, self.plan, run.report)
         if run.report.worst and self.settings.check_numerics:
             self._blame(feeds, state, run)
         return self._results(run, feeds, state, fetch)

@@ -18,9 +18,9 @@ import ray
 from ray import exceptions
 
 from distgrad.scheduler.cluster import Cluster, Machine, Worker, check_cluster, on_ray
+from distgrad.scheduler.reports import Faults, Report
 from distgrad.types import spec_of
 from distgrad.workers.on_ray.packing import opened, pack
-from distgrad.workers.on_ray.reports import Faults, Report
 from distgrad.workers.on_ray.shipping import forget
 from distgrad.workers.on_ray.values import Stored, Value
 

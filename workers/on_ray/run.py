@@ -12,14 +12,15 @@ import numpy as np
 import ray
 from ray import exceptions
 
+from distgrad import progress
 from distgrad.errors import TaskFailed
+from distgrad.scheduler.reports import Report, Shares, Token, at_text
 from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
 from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, UserError, classify
 from distgrad.workers.on_ray.late import late_text, places, task_text
 from distgrad.workers.on_ray.link import LOST, remake
 from distgrad.workers.on_ray.packing import opened
-from distgrad.workers.on_ray.reports import Report
-from distgrad.workers.on_ray.task import Token, order_of
+from distgrad.workers.on_ray.task import order_of, read
 from distgrad.workers.on_ray.values import Stored, Value
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Run:
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
         self._ends = ends
+        self._timed = settings.record is not None
 
     def value(self, bundle: int, place: int) -> Array:
         if bundle not in self._values:
@@ -69,6 +71,9 @@ class Run:
 
     def finish(self, fetch: bool) -> None:
         """Run all tasks; with `fetch`, what is fetched comes to this process."""
+        self._work = progress.begin("running", self._engine.name, len(self._plan.tasks), "tasks", self._at)
+        if self._work is not progress.NOBODY:
+            self._shares = Shares(self._plan)
         try:
             self._obey(self._state.start(time.monotonic()))
             while not self._state.finished or not self._fetched(fetch):
@@ -80,10 +85,19 @@ class Run:
             if isinstance(e, GivenUp):
                 raise TaskFailed(f"{task_text(self._plan, e.task)}: {e}. Variables are as they were.") from None
             raise
+        finally:
+            progress.end(self._work)
+        self.report.seconds = time.time() - self.report.began
         self.report.recomputed = dict(self._state.recomputed)
         self._engine.link.faults.add(self.report)
         if self.report.recomputed:
             log.warning("distgrad: ran again after failures: %s", "; ".join(self.report.reasons))
+
+    def _at(self) -> str:
+        """Where the run is, in a few words: the tasks that were submitted first and have not ended."""
+        tasks, steps = self._plan.tasks, self._plan.program.steps
+        first = [steps[tasks[k].steps[-1]] for k in list(self._token_of)[:2]]
+        return "; ".join([at_text(step) for step in first])
 
     # -- commands ------------------------------------------------------------------------------------------------
 
@@ -103,7 +117,7 @@ class Run:
         objects, picks, inline = self._objects(k)
         names = [*[x.hex() for x in objects], None] if stays else ()
         objects += [self._token_of[j] for j in self._plan.tasks[k].waits if j in self._token_of]
-        made = remote.remote(holder, order_of(key, picks, packs, names, inline), *objects)
+        made = remote.remote(holder, order_of(key, picks, packs, names, inline, self._timed), *objects)
         token, *bundles = made if isinstance(made, list) else [made]
         self.refs.update(zip(self._engine.made[k], bundles, strict=True))
         self._tokens[token] = k
@@ -176,8 +190,8 @@ class Run:
         if not late:
             return
         where, now = places({k: self._token_of[k] for k in late}), time.monotonic()
-        for k, place in where.items():
-            self._state.began(k, now - place.seconds)
+        for k, at in where.items():
+            self._state.began(k, now - at.seconds)
         for k in self._state.overdue(now):
             self.report.reasons.append(f"task {k}: hung {where.get(k, 'somewhere')}")
         self._obey(self._state.tick(now))
@@ -199,6 +213,8 @@ class Run:
         now = time.monotonic()
         if isinstance(result, Token):
             self.report.tokens[k] = result
+            if self._work is not progress.NOBODY:
+                self._shares.ended(k, self._work)
             self._obey(self._state.done(k, now))
         elif isinstance(result, UserError):
             result.throw()
@@ -250,13 +266,13 @@ class Run:
 
 def _outcomes(tokens: Sequence[Any]) -> list[Token | Failure]:
     try:
-        return [Token.read(raw) for raw in ray.get(list(tokens))]
+        return [read(raw) for raw in ray.get(list(tokens))]
     except Exception:
         return [_outcome(token) for token in tokens]
 
 
 def _outcome(token: Any) -> Token | Failure:
     try:
-        return Token.read(ray.get(token))
+        return read(ray.get(token))
     except exceptions.RayError as e:
         return classify(e)

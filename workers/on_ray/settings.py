@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,3 +22,5 @@ class RaySettings:
     in_flight: int = 512
     #: How often one task is tried.
     attempts: int = 4
+    #: Gets the name, the plan and the report of each run; ops are not timed without.
+    record: Callable[[str, Plan, Report], None] | None = None

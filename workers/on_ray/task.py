@@ -21,6 +21,7 @@ from ray import exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
+from distgrad.scheduler.reports import Token
 from distgrad.scheduler.stamps import all_steps
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
@@ -29,6 +30,7 @@ from distgrad.workers.on_ray import resident
 from distgrad.workers.on_ray.failures import Raised, cloudpickle
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import received
+from distgrad.workers.watch import Clock, Watch, resident_bytes
 
 #: Compiled bodies that a process keeps: those that ran last.
 KEPT = 1024
@@ -53,33 +55,19 @@ class Pack(NamedTuple):
     wanted: bool
 
 
-class Token(NamedTuple):
-    """The tiny first result of each task: when and where it ran, and the worst of what it made for the end."""
-
-    start: float
-    end: float
-    node: str
-    pid: int
-    worst: int
-
-    def raw(self) -> bytes:
-        """As bytes, which Ray hands on as they are: any other object costs as much as the rest of an empty task."""
-        return pickle.dumps(tuple(self))
-
-    @classmethod
-    def read(cls, raw: bytes) -> Token:
-        return cls(*pickle.loads(raw))
-
-
 def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     """The token and the packed results; see `order_of`."""
     start = time.time()
-    key, picks, packs, names, inline = pickle.loads(order)
+    key, picks, packs, names, inline, timed = pickle.loads(order)
+    clock = Clock() if timed else None
     given = {o: opened(objects[o]) for o in {o for o, _ in picks if o >= 0}}
     given[-1] = inline
     try:
         parcel, compiled = _found(holder, key)
-        made = _on_device(parcel, compiled, picks, packs, names, given) if names else _run(compiled, picks, given)
+        if names:
+            made = _on_device(parcel, compiled, picks, packs, names, given, clock)
+        else:
+            made = compiled.run([given[o][i] for o, i in picks], clock)
     except exceptions.RayError:
         raise
     except BaseException as e:  # SystemExit, too, would end this process
@@ -88,12 +76,18 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     if parcel.check_numerics:
         worst = max([numerics.worst(made[i]) for values, wanted in packs if wanted for i in values], default=worst)
     packed = [pack([made[i] for i in values]) for values, _ in packs]
-    token = Token(start, time.time(), _node(), os.getpid(), worst).raw()
-    return (token, *packed) if packed else token
+    seen = (resident_bytes(), [tuple(op) for op in clock.ops()]) if clock is not None else ()
+    token = Token(start, time.time(), _node(), os.getpid(), worst, *seen)
+    return (written(token), *packed) if packed else written(token)
 
 
-def _run(compiled: Compiled, picks: Sequence[tuple[int, int]], objects: Mapping[int, Any]) -> list[Any]:
-    return compiled.run([objects[o][i] for o, i in picks])
+def written(token: Token) -> bytes:
+    """As bytes, which Ray hands on as they are: any other object costs as much as the rest of an empty task."""
+    return pickle.dumps(tuple(token))
+
+
+def read(raw: bytes) -> Token:
+    return Token(*pickle.loads(raw))
 
 
 def _on_device(
@@ -103,11 +97,12 @@ def _on_device(
     packs: Sequence[Pack],
     names: Sequence[str | None],
     objects: Mapping[int, Any],
+    watch: Watch | None,
 ) -> list[Any]:
     """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
     move = backend(parcel.backend).to_device
     with _device(parcel.body.gpus):
-        made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks])
+        made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks], watch)
     for number, (values, wanted) in enumerate(packs):
         if wanted:
             resident.keep_made(number + 1, [there[i] for i in values])
@@ -168,11 +163,12 @@ def order_of(
     packs: Sequence[Pack],
     names: Sequence[str | None],
     inline: Sequence[Any],
+    timed: bool = False,
 ) -> bytes:
     """What a call is to do: the key of its body; where each value that it reads lies in the objects; what to pack; what
-    the objects are known by, where values of them may stay on the device; and values that travel with the call. One
-    piece of bytes, because every argument that is an object has a price."""
-    return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline))
+    the objects are known by, where values of them may stay on the device; values that travel with the call; and whether
+    ops are timed. One piece of bytes, because every argument that is an object has a price."""
+    return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline, timed))
 
 
 def parcel_of(body: Body, backend: str, check_numerics: bool) -> bytes:

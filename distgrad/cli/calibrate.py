@@ -1,8 +1,4 @@
-"""The command line: `distgrad calibrate`, also as `python -m distgrad`. Nothing else imports this module.
-
-Results go to the standard output, everything said on the way to the error output. Exit codes: 0 done, 1 failed, 2 wrong
-use.
-"""
+"""`distgrad calibrate`: measure this machine once."""
 
 from __future__ import annotations
 
@@ -12,37 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from distgrad import __version__
+from distgrad.cli.console import AsJson, app, fail, say
 from distgrad.scheduler.cluster import Machine
 from distgrad.workers import calibrate as calibration
-
-# Errors that a user can mend are told in one line; any other is a plain traceback, as from every Python program.
-app = typer.Typer(name="distgrad", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
-
-
-def main() -> None:
-    """The console script."""
-    app()
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"distgrad {__version__}")
-        raise typer.Exit
-
-
-_Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")]
-
-
-@app.callback()
-def distgrad(version: _Version = False) -> None:
-    """Gradients of NumPy models as dataflow graphs, on one machine or on a cluster."""
 
 
 @app.command()
 def calibrate(
     threads: Annotated[int | None, typer.Option(help="Threads that a task may use; all cpus by default.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the rates as JSON, for a cluster file.")] = False,
+    as_json: AsJson = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
 ) -> None:
     """Measure the rates of this machine that predictions are made of, and keep them."""
@@ -52,8 +26,7 @@ def calibrate(
         try:
             found = calibration.calibrate(count, force=force, progress=_progress)
         except OSError as e:
-            typer.echo(f"error: {e.strerror}", err=True)
-            raise typer.Exit(1) from None
+            fail(f"{e.strerror}")
     if as_json:
         typer.echo(json.dumps(calibration.document(found, count), indent=2))
     else:
@@ -69,11 +42,11 @@ def _threads(threads: int | None) -> int | None:
 
 
 def _progress(text: str) -> None:
-    typer.echo(f"{text} ...", err=True)
+    say(f"{text} ...")
 
 
 def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    typer.echo(f"warning: {message}", err=True)
+    say(f"warning: {message}")
 
 
 #: Name of a rate, the factor and the unit that it is shown in, and what it is.

@@ -1,0 +1,177 @@
+"""`distgrad demo`: the main job from end to end, in less than a minute."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import time
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distgrad.cli.console import MISUSED, app, fail
+from distgrad.cli.loading import called_at, load_file
+
+if TYPE_CHECKING:
+    from distgrad.session import Session
+
+#: Runs of which the shortest is told: the first one compiles.
+RUNS = 3
+WORKERS = 2
+FOLDER = Path("distgrad-demo")
+
+
+@app.command()
+def demo(
+    local: Annotated[bool, typer.Option("--local", help="Without Ray: all in this process.")] = False,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of training.")] = 30,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="For the model, the report and the trace.")] = FOLDER,
+) -> None:
+    """Try it: a small language model, planned, run and trained.
+
+    Its gradients are planned, then made in this process and on a Ray of two workers that is started on this machine,
+    with the same bits; it is trained for a few steps, and a report of all that is written. Takes less than a minute.
+    """
+    import distgrad as dg
+
+    model = load_file(_prepared(output))
+    function, arguments = model.plan()
+    with dg.Session(cpus_per_task=1, trace=True) as here:
+        _tell_model(output / "model.py", arguments)
+        _tell_plan(called_at(model.plan, partial(function.plan, *arguments)))
+        digest = _run_here(function, arguments)
+        if local:
+            _finish(here, "in this process", model, arguments[0], steps, output)
+    if not local:
+        _on_ray(model, function, arguments, digest, steps, output)
+    _tell_next(output / "model.py")
+
+
+# -- the folder --------------------------------------------------------------------------------------------------
+
+
+def _prepared(folder: Path) -> Path:
+    """The model's file in its folder. Only a new folder, an empty one or that of an earlier demo is written to."""
+    text = resources.files("distgrad").joinpath("demo_model.py").read_text(encoding="utf-8")
+    file = folder / "model.py"
+    try:
+        if folder.exists() and any(folder.iterdir()) and not (file.exists() and file.read_text("utf-8") == text):
+            fail(
+                f"{str(folder)!r} has files that are not an unchanged demo's, which shall not be overwritten: "
+                f"name another folder with --output",
+                MISUSED,
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as e:
+        fail(f"cannot write to {str(folder)!r}: {getattr(e, 'strerror', None) or e}. Choose another --output.", MISUSED)
+    return file
+
+
+# -- the run -----------------------------------------------------------------------------------------------------
+
+
+def _run_here(function: Any, arguments: Any) -> str:
+    _title("In this process")
+    value, digest, seconds = _measured(function, arguments)
+    _line(f"loss {value:.6f} and all gradients in {_ms(seconds)}, digest {digest}")
+    return digest
+
+
+def _on_ray(model: Any, function: Any, arguments: Any, digest: str, steps: int, folder: Path) -> None:
+    import distgrad as dg
+
+    _title(f"On Ray, started on this machine with {WORKERS} workers")
+    os.environ.pop("RAY_ADDRESS", None)  # a demo has a Ray of its own
+    try:
+        session = dg.Session("ray", workers=WORKERS, object_store_memory="200 MB", trace=True)
+    except (ConnectionError, ImportError) as e:
+        fail(f"{e}. `distgrad demo --local` does without Ray, `distgrad doctor` looks for the cause.")
+    with session:
+        plan = function.plan(*arguments)
+        value, again, seconds = _measured(function, arguments)
+        _line(f"loss {value:.6f} and all gradients in {_ms(seconds)}, digest {again}")
+        _line(f"{len(plan.tasks)} tasks, each a task of Ray: {_verdict(digest, again)}")
+        _finish(session, "on Ray", model, arguments[0], steps, folder)
+
+
+def _verdict(digest: str, again: str) -> str:
+    if digest != again:
+        fail("the gradients of Ray have other bits than those of this process, which must not be: please report it")
+    return "the same bits"
+
+
+def _measured(function: Any, arguments: Any) -> tuple[float, str, float]:
+    """The loss, a digest of the bits of all gradients, and the seconds of the shortest run."""
+    times = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        value, grads = function(*arguments)
+        times.append(time.perf_counter() - began)
+    bits = hashlib.sha256(b"".join(grads[name].tobytes() for name in sorted(grads)))
+    return float(value), bits.hexdigest()[:16], min(times)
+
+
+def _finish(session: Session, where: str, model: Any, params: Any, steps: int, folder: Path) -> None:
+    import numpy as np
+
+    from distgrad.progress import track
+
+    _title(f"Training {where}")
+    began = time.perf_counter()
+    _, losses = model.train(params, track(range(steps), "training"), np.random.default_rng(1))
+    seconds = (time.perf_counter() - began) / steps
+    _line(f"{steps} steps, {_ms(seconds)} each: loss {losses[0]:.2f} at first, {losses[-1]:.2f} at last")
+    _title("What happened")
+    session.write_report(folder / "report.html")
+    session.write_trace(folder / "trace.json")
+    _line(f"{folder / 'report.html'}   the plan, the timeline, memory, the slowest ops: open it in a browser")
+    _line(f"{folder / 'trace.json'}    the same for ui.perfetto.dev, and for `distgrad report`")
+
+
+# -- what is told ------------------------------------------------------------------------------------------------
+
+
+def _tell_model(file: Path, arguments: Any) -> None:
+    params, tokens, _ = arguments
+    count = sum(x.size for x in params.values())
+    _title("The model", first=True)
+    _line(f"{file}: a language model of bytes, {count:,} weights, which learns to write itself")
+    rows, length = tokens.shape
+    _line(f"wanted: its loss and all gradients for {rows} × {length} bytes, in shards that can run side by side")
+
+
+def _tell_plan(plan: Any) -> None:
+    _title("The plan, before anything runs")
+    totals, shares, *_ = plan.explain().split("\n\n")
+    for line in (*totals.splitlines(), *shares.splitlines()):
+        _line(line)
+
+
+def _tell_next(file: Path) -> None:
+    name = shlex.quote(str(file))
+    commands = {
+        f"distgrad plan {name}:plan --workers 8": "what eight workers would gain",
+        f"distgrad run {name} --workers 2": "train it as a script; change it, and run it again",
+        "distgrad doctor": "what this machine has for distgrad, and what it lacks",
+    }
+    _title("Next")
+    width = max(map(len, commands))
+    for command, text in commands.items():
+        _line(f"{command:{width}}   {text}")
+
+
+def _title(text: str, first: bool = False) -> None:
+    typer.echo(text if first else f"\n{text}")
+
+
+def _line(text: str) -> None:
+    typer.echo(f"  {text}")
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms"

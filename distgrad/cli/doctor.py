@@ -1,0 +1,68 @@
+"""`distgrad doctor`: what this machine and its cluster have for distgrad, and what to do about what they lack."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distgrad.cli.console import FAILED, AsJson, app
+
+if TYPE_CHECKING:
+    from distgrad.workers.doctor import Finding
+
+ADDRESS = "Of a Ray cluster to look at; that of RAY_ADDRESS, or the one started on this machine, by default."
+COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@app.command()
+def doctor(
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help=ADDRESS)] = None, as_json: AsJson = False
+) -> None:
+    """Look at what this machine has for distgrad, and lacks.
+
+    Versions, cpus, BLAS, memory, the object store, GPUs, Ray; and what to do about each problem. The exit code is 1 if
+    there is a problem; a warning is none.
+    """
+    found = []
+    for finding in _findings(address):
+        found.append(finding)
+        if not as_json:
+            _tell(finding)
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in found], indent=2))
+    else:
+        typer.echo(f"\n{_summary(found)}")
+    if any(finding.state == "problem" for finding in found):
+        raise typer.Exit(FAILED)
+
+
+def _findings(address: str | None) -> Iterator[Finding]:
+    from distgrad.workers import doctor as machine
+    from distgrad.workers.on_ray import health
+
+    yield from machine.findings()
+    yield from health.findings(address)
+
+
+def _tell(finding: Finding) -> None:
+    typer.echo(f"{_state(finding.state)} {finding.what:16} {finding.found}")
+    if finding.remedy:
+        typer.echo(textwrap.indent(finding.remedy, " " * 8 + "  → "))
+
+
+def _state(state: str) -> str:
+    coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    return typer.style(f"{state:8}", fg=COLOURS[state]) if coloured else f"{state:8}"
+
+
+def _summary(found: Sequence[Finding]) -> str:
+    count = {state: sum(finding.state == state for finding in found) for state in ("problem", "warning")}
+    if not any(count.values()):
+        return "All is well."
+    return ", ".join(f"{n} {state}{'s' * (n != 1)}" for state, n in count.items() if n)

@@ -1,0 +1,116 @@
+"""A user's module, by its name or by the path of its file, and what is in it. Its mistakes are errors of one line."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from distgrad.cli.console import FAILED, MISUSED, fail
+from distgrad.errors import is_internal
+
+T = TypeVar("T")
+
+
+@contextmanager
+def guarded(doing: str, code: int = FAILED) -> Iterator[None]:
+    """Inside runs a user's code: what it prints goes to the error output, what it raises is an error of one line."""
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except KeyboardInterrupt:
+        raise
+    except SystemExit:
+        fail(f"{doing}: it ended the program. What a script does belongs under `if __name__ == '__main__':`.", code)
+    except BaseException as e:  # whatever it may raise
+        fail(f"{doing}: {described(e)}{_place(e)}", code)
+
+
+def described(e: BaseException) -> str:
+    return f"{type(e).__name__}: {e}" if str(e) else type(e).__name__
+
+
+def _place(e: BaseException) -> str:
+    """The innermost line of the user's that was running."""
+    if isinstance(e, SyntaxError):
+        return ""  # its text names the line
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not _is_foreign(f.filename)]
+    return f" (at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
+
+
+def _is_foreign(filename: str) -> bool:
+    folders = {str(Path(os.__file__).parent), str(Path(importlib.__file__).parent)}
+    return is_internal(filename) or "site-packages" in filename or any(filename.startswith(x) for x in folders)
+
+
+def load_module(name: str) -> ModuleType:
+    """The module of this name, or the one that this file is. Other files are found from where it lies, as a script's
+    are; a module by its name from the current folder too, as with `python -m`."""
+    if name.endswith(".py") or os.sep in name:
+        return load_file(Path(name))
+    sys.path.insert(0, os.getcwd())
+    if _is_missing(name):
+        hint = f" There is a file {name}.py: give its path." if Path(f"{name}.py").exists() else ""
+        fail(f"there is no module {name!r}, here or installed.{hint}", MISUSED)
+    with guarded(f"the module {name!r} cannot be imported", MISUSED):
+        return importlib.import_module(name)
+
+
+def _is_missing(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is None
+    except (ImportError, ValueError):  # a parent that is missing or no package; an empty name
+        return True
+
+
+def load_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        fail(f"there is no file {str(file)!r}", MISUSED)
+    sys.path.insert(0, str(file.resolve().parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    if spec is None or spec.loader is None:
+        fail(f"{str(file)!r} is no Python file", MISUSED)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    with guarded(f"{str(file)!r} cannot be imported", MISUSED):
+        spec.loader.exec_module(module)
+    return module
+
+
+def called_at(place: Any, call: Callable[[], T]) -> T:
+    """What `call` gives, with the line where `place`, a function of the user's, begins as the line that called it:
+    ops have the line of the user's code that made them, and here none did."""
+    code = getattr(inspect.unwrap(place), "__code__", None)
+    if code is None:
+        return call()
+    space: dict[str, Any] = {"call": call}
+    exec(compile("\n" * (code.co_firstlineno - 1) + "made = call()", code.co_filename, "exec"), space)
+    made: T = space["made"]
+    return made
+
+
+def find(module: ModuleType, name: str, where: str) -> Any:
+    """What is called `name` in a module; dots lead into what is found."""
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            fail(f"{where!r} has no {name!r}.{_nearest(part, found)}", MISUSED)
+        found = getattr(found, part)
+    return found
+
+
+def _nearest(name: str, found: Any) -> str:
+    names = [key for key, x in vars(found).items() if callable(x) and not key.startswith("_")]
+    own = [key for key in names if getattr(getattr(found, key), "__module__", None) == getattr(found, "__name__", None)]
+    close = difflib.get_close_matches(name, names, 1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" Its functions are {', '.join(own[:8])}{', ...' if len(own) > 8 else ''}." if own else ""

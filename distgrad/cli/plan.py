@@ -1,0 +1,246 @@
+"""`distgrad plan`: what would run, where, how long and in how much memory."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import math
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distgrad.cli.console import MISUSED, AsJson, app, fail, say
+from distgrad.cli.loading import called_at, find, guarded, load_module
+
+if TYPE_CHECKING:
+    from distgrad.scheduler import Cluster, Plan
+    from distgrad.session import Session
+
+#: What a user is told who gives something else.
+CONVENTION = (
+    "Name a function of no arguments that returns a function and a tuple of arguments for it: "
+    "`def plan(): return step, (params, x, y)`; or give the types of the arguments: --spec 'float32[256,784]'."
+)
+#: The share of a machine's memory that Ray's tasks may have: most of the rest is its object store.
+RAY_MEMORY = 0.7
+
+
+@app.command()
+def plan(
+    target: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A module, or the path of its file.")],
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TYPE", help="The type of an argument, as 'float32[256,784]'; once for each, in order."),
+    ] = None,
+    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan for the cluster of this file.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Plan for so many workers of Ray.")] = None,
+    cpus: Annotated[
+        int | None, typer.Option("--cpus-per-task", min=1, metavar="N", help="Cpus of a task; 1 on Ray by default.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="BYTES", help="What a run may allocate on a worker, as '4 GiB'.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the plan as a page, with its graph and timeline.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what a function would run, without running it.
+
+    The tasks of its plan, where they go, how long they should take, and how much memory they need. FUNCTION takes
+    arrays, whose types are given with --spec; or it takes nothing, and returns a function and its arguments:
+
+        def plan(): return step, (params, x, y)
+
+    The plan is that of a session in this process; with --workers or --cluster that of a session on Ray, of which
+    nothing has to exist. The exit code is 1 if the plan needs more memory than there is.
+    """
+    page = None if html is None else _page(html)
+    with _session(cluster, workers, cpus, memory):
+        name, made = _planned(target, [_argument(text) for text in spec or ()])
+    if page is not None:
+        _write(made, name, page)
+    typer.echo(json.dumps(_document(made, name)) if as_json else made.explain())
+
+
+# -- what is written ---------------------------------------------------------------------------------------------
+
+
+def _page(file: Path) -> Path:
+    from distgrad.recording import target
+
+    if file.suffix != ".html":
+        fail(f"--html {file}: a page is a .html file", MISUSED)
+    try:
+        return target(file)
+    except ValueError as e:
+        fail(f"--html {e}", MISUSED)
+
+
+def _document(made: Plan, name: str) -> dict[str, Any]:
+    """The trace of a plan that never ran."""
+    from distgrad import __version__
+    from distgrad.scheduler.trace import Entry, document
+
+    return document([Entry(made, name)], __version__)
+
+
+def _write(made: Plan, name: str, file: Path) -> None:
+    from distgrad.recording import write
+
+    try:
+        write(_document(made, name), file)
+    except OSError as e:
+        fail(f"--html {file}: cannot be written: {e.strerror}", MISUSED)
+    say(f"the page of the plan is in {file}")
+
+
+# -- what to plan for --------------------------------------------------------------------------------------------
+
+
+def _session(file: Path | None, workers: int | None, cpus: int | None, memory: str | None) -> Session:
+    """A session that can plan for this cluster. It runs nothing, so it needs no Ray."""
+    from distgrad.session import Session
+
+    try:
+        cluster = _cluster(file, workers, cpus or 1)
+        if cluster is not None and cluster.engine == "ray":
+            cpus = cpus or 1  # as a session on Ray
+        return Session(cluster=cluster, cpus_per_task=cpus, memory=memory)
+    except ValueError as e:
+        fail(str(e).removeprefix("Session: "), MISUSED)
+
+
+def _cluster(file: Path | None, workers: int | None, cpus: int) -> Cluster | None:
+    from distgrad.scheduler import load_cluster
+
+    if file is None:
+        return None if workers is None else _this_machine(workers, cpus)
+    cluster = load_cluster(file)
+    if workers is not None and workers > len(cluster.workers):
+        raise ValueError(f"--workers is {workers}, but {file} has {len(cluster.workers)}: leave it out, or fewer")
+    return replace(cluster, workers=cluster.workers[:workers])
+
+
+def _this_machine(workers: int, cpus: int) -> Cluster:
+    """What `Session("ray", workers=...)` would start here."""
+    from distgrad.scheduler.cluster import Cluster, Worker, on_ray, usable_memory
+    from distgrad.workers import calibrate
+
+    worker = Worker(cpus, memory=max(int(RAY_MEMORY * usable_memory()) // workers, 1))
+    return Cluster((worker,) * workers, on_ray(calibrate.machine(cpus)), "ray on this machine", "ray")
+
+
+# -- what is planned ---------------------------------------------------------------------------------------------
+
+
+def _planned(target: str, arguments: list[Any]) -> tuple[str, Plan]:
+    """The plan of what is named, and its name."""
+    module, colon, name = target.rpartition(":")
+    if not (colon and module and name):
+        fail(f"{target!r} is not MODULE:FUNCTION, as 'train.py:step' or 'package.train:step'", MISUSED)
+    found = place = find(load_module(module), name, module)
+    if not callable(found):
+        fail(f"{target} is {_short(found)}, which is no function. {CONVENTION}", MISUSED)
+    if not arguments and not hasattr(found, "plan"):
+        found, arguments = _asked(target, found)
+    if _is_plan(found):
+        return name, found
+    _check_call(target, found, arguments)
+    return _name_of(found, name), _plan_of(target, place, found, arguments)
+
+
+def _asked(target: str, maker: Any) -> tuple[Any, list[Any]]:
+    """What a function of no arguments gives to be planned: a function and its arguments, a function, or a plan."""
+    _check_call(target, maker, [])
+    with guarded(f"{target} failed"):
+        made = maker()
+    if _is_plan(made) or hasattr(made, "plan"):
+        return made, []
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
+        if not isinstance(made[1], tuple):
+            fail(f"{target} returns a function and {_short(made[1])}, but arguments are a tuple: (x,) for one", MISUSED)
+        return made[0], list(made[1])
+    fail(f"{target} returns {_short(made)}, which cannot be planned. {CONVENTION}", MISUSED)
+
+
+def _plan_of(target: str, place: Any, found: Any, arguments: list[Any]) -> Plan:
+    from distgrad.errors import BudgetError, DeviceError
+    from distgrad.function import Function
+
+    with guarded(f"{target} cannot be planned"):
+        planned = found if hasattr(found, "plan") else Function(found)
+        try:
+            made: Plan = called_at(place, partial(planned.plan, *arguments))
+            return made
+        except (BudgetError, DeviceError) as e:
+            refused = str(e)
+    fail(refused)
+
+
+def _check_call(target: str, found: Any, arguments: list[Any]) -> None:
+    """Whether a function can be called with so many arguments."""
+    try:
+        signature = inspect.signature(found)
+    except (TypeError, ValueError):  # it does not say
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        given = f"{len(arguments)} arguments are given" if arguments else "none are given"
+        fail(f"{target} is called as {_call_text(target, signature)}, but {given}. {CONVENTION}", MISUSED)
+
+
+def _call_text(target: str, signature: inspect.Signature) -> str:
+    bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+    return f"{target.rpartition(':')[2]}{inspect.Signature(bare)}"
+
+
+def _argument(text: str) -> Any:
+    """An array of a type that takes no memory; or a number or text, which is part of the signature.
+
+    >>> _argument("float32[2,3]").shape, _argument("int64[]").shape, _argument("3"), _argument("None")
+    ((2, 3), (), 3, None)
+    """
+    import numpy as np
+
+    match = re.fullmatch(r"\s*(\w+)\s*\[([\d\s,]*)\]\s*", text)
+    try:
+        if match is None:
+            return ast.literal_eval(text.strip())
+        shape = tuple([int(n) for n in match[2].split(",")]) if match[2].strip() else ()
+        dtype = _dtype(match[1])
+        if math.prod(shape) * dtype.itemsize >= 1 << 62:
+            fail(f"--spec {text!r}: no machine has so much memory", MISUSED)
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        fail(f"--spec {text!r} is neither a type, as 'float32[256,784]' or 'int64[]', nor a Python number", MISUSED)
+
+
+def _dtype(name: str) -> Any:
+    """A dtype by NumPy's name, or by the short one that plans print: f32, i64."""
+    import numpy as np
+
+    short = re.fullmatch(r"([fiuc])(\d+)", name)
+    kinds = {"f": "float", "i": "int", "u": "uint", "c": "complex"}
+    return np.dtype(f"{kinds[short[1]]}{short[2]}" if short else name)
+
+
+def _is_plan(x: Any) -> bool:
+    from distgrad.scheduler import Plan
+
+    return isinstance(x, Plan)
+
+
+def _name_of(found: Any, name: str) -> str:
+    return str(getattr(found, "name", None) or getattr(found, "__name__", None) or name)
+
+
+def _short(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,121 @@
+"""`distgrad run`: a script as `python SCRIPT` would run it, but in a session that is chosen from outside."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from distgrad.cli.console import FAILED, MISUSED, app, fail, say
+
+if TYPE_CHECKING:
+    from distgrad.session import Session
+
+#: Of a program that Ctrl-C ended.
+INTERRUPTED = 130
+#: For commands that take a script with its arguments: options that they do not know are the script's.
+PASSES_ON = {"ignore_unknown_options": True}
+
+Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")]
+Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")]
+Workers = Annotated[int | None, typer.Option(min=1, help="Run on Ray with so many workers.")]
+Numerics = Annotated[bool, typer.Option("--check-numerics", help="Raise where a NaN or an Inf begins; name its op.")]
+
+
+@app.command(context_settings=PASSES_ON)
+def run(
+    script: Script,
+    arguments: Arguments = None,
+    workers: Workers = None,
+    address: Annotated[
+        str | None, typer.Option(help="Run on the Ray cluster at this address: HOST:PORT, or 'auto'.")
+    ] = None,
+    trace: Annotated[
+        Path | None, typer.Option(help="Record the runs: write a trace (.json) or a report (.html) at the end.")
+    ] = None,
+    check_numerics: Numerics = False,
+) -> None:
+    """Run a script; what it computes with distgrad runs in this process, or on Ray.
+
+    The script is run as by `python SCRIPT ARGS`. All that it does not run in a session of its own runs in this process;
+    with --workers on a Ray that is started on this machine and ends with the script; with --address on a cluster.
+
+    The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`:
+    `distgrad run --workers 4 train.py -- --workers 8`.
+
+    The exit code is the script's: 1 if it raises.
+    """
+    check_script(script)
+    session = _session(workers, address, trace, check_numerics)
+    try:
+        code = _outcome(script, arguments or [])
+    finally:
+        session.close()
+    if trace is not None:
+        say(f"wrote {trace}" if trace.exists() else f"{trace} was not written: nothing ran in the session")
+    raise SystemExit(code)
+
+
+def check_script(script: str) -> None:
+    """End here if there is no such file."""
+    try:
+        with open(script, "rb"):
+            return
+    except OSError as e:
+        if script.startswith("-"):
+            fail(f"there is no option {script!r}; options of the script stand after it", MISUSED)
+        fail(f"the script {script!r} cannot be read: {e.strerror}", MISUSED)
+
+
+def _session(workers: int | None, address: str | None, trace: Path | None, check_numerics: bool) -> Session:
+    """The session for all threads of this process that have none of their own."""
+    from distgrad import runtime
+    from distgrad.session import Session
+
+    options: dict[str, Any] = {"check_numerics": check_numerics, "trace": trace}
+    if workers is not None or address is not None:
+        options |= {"engine": "ray", "workers": workers, "address": address and _cluster_address(address)}
+    try:
+        session = Session(**options)
+    except ConnectionError as e:
+        fail(str(e))
+    except ValueError as e:
+        fail(str(e), MISUSED)
+    runtime.set_default(lambda: session)
+    return session
+
+
+def _cluster_address(address: str) -> str:
+    if re.match(r"https?:", address):
+        fail(f"{address!r} is the address of a dashboard, which takes jobs (`distgrad submit`): to join a cluster from "
+             f"here, give that of its head, HOST:6379 unless `ray start` was told otherwise", MISUSED)  # fmt: skip
+    if address != "auto" and not re.fullmatch(r"(ray://)?[^\s/]+:\d{1,5}", address):
+        fail(f"{address!r} is not the address of a Ray cluster: that is HOST:PORT, or 'auto'", MISUSED)
+    return address
+
+
+def _outcome(script: str, arguments: list[str]) -> Any:
+    """What the script exits with. An exception is shown as Python shows it."""
+    sys.argv = [script, *arguments]
+    sys.path[: not sys.flags.safe_path] = [os.path.dirname(os.path.realpath(script))]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as e:
+        return e.code
+    except BaseException as e:  # whatever it may raise
+        _show(e, script)
+        return INTERRUPTED if isinstance(e, KeyboardInterrupt) else FAILED
+    return 0
+
+
+def _show(e: BaseException, script: str) -> None:
+    """The traceback from the script's own frame on: what called it is of no use to its author."""
+    trace = e.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != script:
+        trace = trace.tb_next
+    sys.excepthook(type(e), e.with_traceback(trace), trace)

@@ -1,0 +1,127 @@
+"""`distgrad submit`: a script as a job of a cluster."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from distgrad.cli.console import FAILED, MISUSED, app, fail, say
+from distgrad.cli.jobs import Address, cluster, follow
+from distgrad.cli.run import PASSES_ON, Arguments, Numerics, Script, check_script
+
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.jobs import Job
+
+
+@app.command(context_settings=PASSES_ON)
+def submit(
+    script: Script,
+    arguments: Arguments = None,
+    address: Address = None,
+    wait: Annotated[bool, typer.Option(help="Show the job's log until it has ended, or print its id and go.")] = True,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A variable of the job's environment; KEY alone: with its value here."),
+    ] = None,
+    working_dir: Annotated[
+        Path, typer.Option(help="Folder that the job gets a copy of, without what .gitignore and .rayignore name.")
+    ] = Path(),
+    workers: Annotated[int | None, typer.Option(min=1, help="Use so many of the cluster's workers.")] = None,
+    check_numerics: Numerics = False,
+    trace: Annotated[
+        str | None, typer.Option(help="Have the job write a trace (.json) or a report (.html): a path on the cluster.")
+    ] = None,
+    ship: Annotated[bool, typer.Option(help="Give the job this distgrad, or let it use the cluster's own.")] = True,
+    install: Annotated[
+        bool, typer.Option("--install", help="Have Ray install with pip what distgrad needs and the cluster lacks.")
+    ] = False,
+    pip: Annotated[
+        list[str] | None, typer.Option(metavar="PACKAGE", help="Have Ray install this, too, for the job.")
+    ] = None,
+    python: Annotated[str, typer.Option(help="The cluster's Python: a command, or a path there.")] = "python",
+    submission_id: Annotated[str | None, typer.Option(help="Id of the new job; Ray makes one by default.")] = None,
+    driver_cpus: Annotated[float | None, typer.Option(min=0, help="Cpus for the script's own process.")] = None,
+    driver_gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for the script's own process.")] = None,
+    driver_memory: Annotated[int | None, typer.Option(min=0, help="Bytes for the script's own process.")] = None,
+) -> None:  # fmt: skip
+    """Run a script as a job of a Ray cluster, through the Jobs API of its dashboard.
+
+    The job gets a working folder, in which SCRIPT must lie, and this distgrad, whatever version the cluster has. What
+    distgrad needs (NumPy, SciPy and others) must be installed there; --install has Ray do that for the job.
+
+    The job's log is printed as it comes, and its exit code is returned; Ctrl-C leaves the job running. With --no-wait
+    its id is printed: `distgrad jobs logs` and `distgrad jobs stop` take it.
+
+    The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`.
+    """
+    folder, relative = _located(script, working_dir)
+    environment = _environment(env or [])
+    options = [
+        *(["--workers", str(workers)] if workers else []),
+        *(["--check-numerics"] if check_numerics else []),
+        *(["--trace", trace] if trace else []),
+    ]
+    resources = {
+        "entrypoint_num_cpus": driver_cpus,
+        "entrypoint_num_gpus": driver_gpus,
+        "entrypoint_memory": driver_memory,
+    }
+    with cluster(address) as found:
+        from distgrad.workers.on_ray.jobs import Request
+
+        say(f"uploading {folder}, without what .gitignore and .rayignore name, to {found.address}")
+        request = Request(
+            script=relative,
+            arguments=arguments or (),
+            working_dir=folder,
+            options=options,
+            python=python,
+            env=environment,
+            ship=ship,
+            install=install,
+            pip=pip or (),
+            id=submission_id,
+            resources={name: value for name, value in resources.items() if value},
+        )
+        id = found.submit(request)
+        say(f"job {id} is submitted")
+        if not wait:
+            typer.echo(id)
+            return
+        _end(follow(found, id, address))
+
+
+def _end(job: Job) -> None:
+    """Exit as the job did: 1 where its process has no code of its own."""
+    if job.status == "SUCCEEDED":
+        say(f"job {job.id} succeeded")
+        return
+    code = job.exit_code or FAILED
+    fail(f"job {job.id} {job.failure()}", 128 - code if code < 0 else code)
+
+
+def _located(script: str, working_dir: Path) -> tuple[Path, str]:
+    """The working folder, and the script's path in it."""
+    if not working_dir.is_dir():
+        fail(f"there is no folder {str(working_dir)!r} (--working-dir)", MISUSED)
+    check_script(script)
+    folder, file = working_dir.resolve(), Path(script).parent.resolve() / Path(script).name
+    if not file.is_relative_to(folder):
+        fail(f"the script {script!r} is not in the folder {str(folder)!r}, which is all that the job gets of this "
+             f"machine: choose another one with --working-dir", MISUSED)  # fmt: skip
+    return folder, file.relative_to(folder).as_posix()
+
+
+def _environment(given: list[str]) -> dict[str, str]:
+    """The job's variables. What is wrong is told by its number alone: it may be a secret."""
+    found: dict[str, str] = {}
+    for number, text in enumerate(given, 1):
+        name, equals, value = text.partition("=")
+        if not re.fullmatch(r"[A-Za-z_]\w*", name) or not (equals or name in os.environ):
+            fail(f"--env takes KEY=VALUE, or the KEY of a variable that is set here: see number {number}", MISUSED)
+        found[name] = value if equals else os.environ[name]
+    return found

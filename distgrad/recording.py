@@ -1,0 +1,79 @@
+"""Recording: what a session keeps of its runs, for traces and reports. Of each plan the last run in full."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.reports import Report
+from distgrad.scheduler.trace import Entry, document
+
+#: Run times that are kept of each plan, and plans that are kept: those that ran last.
+RUNS, PLANS = 1000, 64
+
+
+class Recording:
+    """The runs of a session. With a path it is written when the session is closed, or at the end of the process."""
+
+    def __init__(self, path: Path | None = None):
+        self.path = path
+        self.last: Report | None = None
+        self._entries: dict[str, Entry] = {}
+        self._lock = threading.Lock()
+        if path is not None:
+            atexit.register(self.close)
+
+    def add(self, name: str, plan: Plan, report: Report) -> None:
+        with self._lock:
+            entry = self._entries.pop(plan.digest, None) or Entry(plan, name, seconds=deque(maxlen=RUNS))
+            self._entries[plan.digest] = entry
+            entry.last = self.last = report
+            entry.count += 1
+            entry.seconds.append(report.seconds)  # type: ignore[attr-defined]
+            if len(self._entries) > PLANS:
+                del self._entries[next(iter(self._entries))]
+
+    def document(self) -> dict[str, Any]:
+        """The trace; ValueError where nothing ran."""
+        from distgrad import __version__
+
+        with self._lock:
+            if not self._entries:
+                raise ValueError("nothing was recorded: no run has ended in this session yet")
+            return document(list(self._entries.values()), __version__)
+
+    def close(self) -> None:
+        """Write what was recorded to the path that was asked for."""
+        if self.path is not None:
+            atexit.unregister(self.close)
+            if self._entries:
+                write(self.document(), self.path)
+
+
+def target(path: str | os.PathLike[str]) -> Path:
+    """Where a trace or a report shall be written; ValueError where that cannot be."""
+    found = Path(path)
+    if found.suffix not in (".json", ".html"):
+        raise ValueError(f"{found}: a trace is a .json file, a report a .html file")
+    if not found.parent.is_dir():
+        raise ValueError(f"{found}: there is no folder {str(found.parent)!r}")
+    return found
+
+
+def write(data: dict[str, Any], path: str | os.PathLike[str]) -> Path:
+    """Write a trace: as JSON, or as the page that shows it."""
+    found = target(path)
+    if found.suffix == ".html":
+        from distgrad.report import page
+
+        text = page(data)
+    else:
+        text = json.dumps(data, separators=(",", ":"))
+    found.write_text(text, encoding="utf-8")
+    return found

@@ -1,0 +1,117 @@
+"""What is told of runs: when and where tasks ran, how long their ops took, what was run again, and why. Plain data."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from distgrad.scheduler.program import Step
+
+if TYPE_CHECKING:
+    from distgrad.progress import Work
+    from distgrad.scheduler.plan import Plan
+
+#: Reasons that are kept of a session.
+KEPT = 1000
+#: Op types that are named of a fused step.
+NAMED = 4
+
+
+class OpTime(NamedTuple):
+    """What an op of one line of the user's took in a task, in how many calls."""
+
+    op: str
+    line: str
+    seconds: float
+    calls: int
+
+
+class Token(NamedTuple):
+    """The tiny first result of each task: when and where it ran, and the worst of what it made for the end. Where a run
+    is recorded, also the bytes that were resident when it ended, and what its ops took."""
+
+    start: float
+    end: float
+    node: str
+    pid: int
+    worst: int
+    resident: int = 0
+    ops: Sequence[tuple[str, str, float, int]] = ()
+
+
+@dataclass
+class Report:
+    """What happened in a run: when and where each task ran, what was run again, and why."""
+
+    tokens: dict[int, Token] = field(default_factory=dict)
+    #: Task -> how often it was run again; and what was said about it.
+    recomputed: dict[int, int] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    #: Tasks of earlier runs that ran once more, because a value was lost that this run was given.
+    replayed: int = 0
+    #: When the run began, in seconds since 1970, and how long it took.
+    began: float = field(default_factory=time.time)
+    seconds: float = 0.0
+
+    @property
+    def worst(self) -> int:
+        return max([token.worst for token in self.tokens.values()], default=0)
+
+
+@dataclass
+class Faults:
+    """What failures have cost a session so far."""
+
+    #: Tasks that ran again in the run they belong to.
+    recomputed: int = 0
+    #: Values that were lost with their nodes, earlier runs that ran once more to make them, and the tasks of these.
+    lost: int = 0
+    replayed_runs: int = 0
+    replayed: int = 0
+    #: What was said, the latest last.
+    reasons: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
+
+    def add(self, report: Report) -> None:
+        self.recomputed += sum(report.recomputed.values())
+        self.reasons.extend(report.reasons)
+
+
+class Shares:
+    """How much of a plan each task is: of its predicted seconds, and of the bytes that tasks make for others."""
+
+    def __init__(self, plan: Plan):
+        self._seconds = [task.seconds for task in plan.tasks]
+        self._all = sum(self._seconds) or 1.0
+        self._nbytes = [0] * len(plan.tasks)
+        for bundle in plan.bundles:
+            self._nbytes[bundle.task] += bundle.nbytes
+
+    def ended(self, task: int, work: Work) -> None:
+        """A task has ended: whoever waits for the plan shall see it."""
+        work.done += 1
+        work.nbytes += self._nbytes[task]
+        work.share = (work.share or 0.0) + self._seconds[task] / self._all
+
+
+def op_text(step: Step) -> str:
+    """An op as reports name it; of a fused step, the ops inside.
+
+    >>> import numpy, distgrad as dg
+    >>> plan = dg.function(lambda x: dg.exp(x) * x + x).plan(numpy.ones(100_000))
+    >>> [op_text(step) for step in plan.program.steps]
+    ['Exp + Mul + Add']
+    """
+    if not step.body:
+        return step.type
+    types = Counter([inner.type for inner in step.body])
+    names = [f"{count} {name}" if count > 1 else name for name, count in types.items()]
+    more = len(names) - NAMED
+    return " + ".join(names[:NAMED]) + (f" + {more} more" if more > 0 else "")
+
+
+def at_text(step: Step) -> str:
+    """Where a run is."""
+    return f"{op_text(step)} at {step.source}"

@@ -1,0 +1,258 @@
+"""Traces: plans, and what was measured of their runs, as one JSON document.
+
+The document is a trace in Chrome's format, which Perfetto and chrome://tracing open: slices by process and thread,
+arrows for what tasks hand to each other, counters for memory. Beside these, under the key `distgrad`, it has what the
+report draws: per plan its tasks, bundles, predictions and measurements. Plain data, made of plain data; draws nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from distgrad.scheduler.explain import ops_text, summed
+from distgrad.scheduler.memory import given_bytes
+from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.prices import needs_of, prices
+from distgrad.scheduler.reports import Report, op_text
+from distgrad.scheduler.simulate import Timeline, held, replay
+
+#: Of the document; a reader that knows another one says so.
+FORMAT = 1
+#: Ops that are told of per plan.
+MOST_OPS = 200
+#: Op types that bring together what several tasks made; a task that does little else is a node of a reduce tree.
+GATHERS = frozenset({"AddN", "Concat"})
+
+
+@dataclass
+class Entry:
+    """A plan under its name, with its last run and the seconds of all."""
+
+    plan: Plan
+    name: str
+    last: Report | None = None
+    count: int = 0
+    seconds: Sequence[float] = field(default_factory=list)
+
+
+def document(entries: Sequence[Entry], version: str) -> dict[str, Any]:
+    """The trace of these plans; those that never ran are shown as predicted."""
+    plans = [_Described(entry) for entry in entries]
+    cluster = entries[0].plan.cluster
+    workers = [{"cpus": w.cpus, "gpus": w.gpus, "memory": w.memory, "node": w.node} for w in cluster.workers]
+    return {
+        "displayTimeUnit": "ms",
+        "traceEvents": _events([plan.plain for plan in plans]),
+        "distgrad": {
+            "format": FORMAT,
+            "version": version,
+            "made": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "engine": cluster.engine,
+            "cluster": {"name": cluster.name, "engine": cluster.engine, "nodes": cluster.nodes, "workers": workers},
+            "plans": [plan.plain for plan in plans],
+        },
+    }
+
+
+class _Described:
+    """One plan of a document."""
+
+    def __init__(self, entry: Entry):
+        plan = self._plan = entry.plan
+        needs = needs_of(plan.program, plan.cluster, plan.options)
+        self._costs = [cost.seconds for cost in prices(plan.program, plan.cluster, needs)]
+        self._giver = {v: k for k, task in enumerate(plan.tasks) for v in task.gives}
+        timeline, report = replay(plan), entry.last
+        ops = self._predicted_ops()
+        measured = None if report is None or len(report.tokens) < len(plan.tasks) else self._measured(report)
+        timed = self._measured_ops(report, ops) if report is not None else []
+        self.plain: dict[str, Any] = {
+            "name": entry.name,
+            "digest": plan.digest,
+            "steps": len(plan.program.steps),
+            "budget": plan.options.memory or min([worker.memory for worker in plan.cluster.workers]),
+            "predictions": asdict(plan.predictions),
+            "tasks": [self._task(k) for k in range(len(plan.tasks))],
+            "bundles": [
+                {
+                    "task": b.task,
+                    "readers": list(b.readers),
+                    "nbytes": b.nbytes,
+                    "values": len(b.values),
+                    "wanted": b.wanted,
+                }
+                for b in plan.bundles
+            ],
+            "predicted": _timeline(timeline, [f"worker {i}" for i in range(len(plan.cluster.workers))]),
+            "measured": measured,
+            "runs": {
+                "count": entry.count,
+                "seconds": [_rounded(x) for x in entry.seconds],
+                "began": None if report is None else report.began,
+            },
+            "ops": timed or sorted(ops.values(), key=lambda row: -row["seconds"])[:MOST_OPS],
+            "ops_measured": bool(timed),
+        }
+
+    def _task(self, k: int) -> dict[str, Any]:
+        plan, task = self._plan, self._plan.tasks[k]
+        steps = [(plan.program.steps[i], self._costs[i]) for i in task.steps]
+        reads = sorted({self._giver[v] for v in task.reads if v in self._giver})
+        sums = [cost for step, cost in steps if any(inner.type in GATHERS for inner in step.body or (step,))]
+        is_sum = len(reads) > 1 and 2 * sum(sums) >= sum([cost for _, cost in steps])
+        return {
+            "ops": ops_text([(op_text(step), cost) for step, cost in steps]),
+            "line": summed([(str(step.source), cost) for step, cost in steps])[0][0],
+            "steps": len(task.steps),
+            "seconds": _rounded(task.seconds),
+            "memory": task.memory,
+            "cpus": task.cpus,
+            "gpus": task.gpus,
+            "device": task.device,
+            "worker": task.worker,
+            "kind": "reduce" if is_sum else "work",
+            "reads": reads,
+            "waits": list(task.waits),
+        }
+
+    def _predicted_ops(self) -> dict[tuple[str, str], dict[str, Any]]:
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for step, cost in zip(self._plan.program.steps, self._costs, strict=True):
+            key = op_text(step), str(step.source)
+            row = found.setdefault(key, {"op": key[0], "line": key[1], "seconds": 0.0, "calls": 0, "predicted": 0.0})
+            row["seconds"] = row["predicted"] = row["predicted"] + cost
+            row["calls"] += 1
+        return found
+
+    def _measured_ops(self, report: Report, predicted: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for token in report.tokens.values():
+            for op, line, seconds, calls in token.ops:
+                row = found.setdefault((op, line), {"op": op, "line": line, "seconds": 0.0, "calls": 0})
+                row["seconds"] += seconds
+                row["calls"] += calls
+        for key, row in found.items():
+            row["predicted"] = predicted[key]["predicted"] if key in predicted else None
+        return sorted(found.values(), key=lambda row: -row["seconds"])[:MOST_OPS]
+
+    def _measured(self, report: Report) -> dict[str, Any]:
+        """When and where tasks ran, from the beginning of the run. Places are processes, or threads of one."""
+        plan, tokens = self._plan, [report.tokens[k] for k in range(len(self._plan.tasks))]
+        first = sorted(tokens, key=lambda token: (token.start, token.end))
+        nodes = {node: i for i, node in enumerate(dict.fromkeys([token.node for token in first]))}
+        order = sorted(dict.fromkeys([(nodes[token.node], token.pid) for token in first]), key=lambda at: at[0])
+        places = {at: i for i, at in enumerate(order)}
+        worker = [places[nodes[token.node], token.pid] for token in tokens]
+        begin = min([report.began, *[token.start for token in tokens]])
+        start, end = [token.start - begin for token in tokens], [token.end - begin for token in tokens]
+        resident: list[list[list[float]]] = [[] for _ in places]
+        for k in sorted(range(len(tokens)), key=end.__getitem__):
+            if tokens[k].resident:
+                resident[worker[k]].append([_rounded(end[k]), tokens[k].resident])
+        moved = Timeline(tuple(start), tuple(end), tuple(worker), 0)
+        node_of = [node for node, _ in order]
+        memory = held(plan.tasks, plan.bundles, node_of, given_bytes(plan.program), moved)
+        found = _timeline(Timeline(moved.start, moved.end, moved.worker, 0, memory), _labels(order, list(nodes)))
+        again = {str(k): n for k, n in report.recomputed.items()}
+        return found | {
+            "seconds": _rounded(report.seconds),
+            "resident": resident,
+            "again": again,
+            "reasons": report.reasons,
+        }
+
+
+def _labels(places: Sequence[tuple[int, int]], nodes: Sequence[str]) -> list[str]:
+    if nodes == [""]:  # the local engine has threads, no nodes
+        return [f"thread {i}" for i in range(len(places))]
+    return [f"node {node}, process {pid}" if len(nodes) > 1 else f"process {pid}" for node, pid in places]
+
+
+def _timeline(timeline: Timeline, places: Sequence[str]) -> dict[str, Any]:
+    return {
+        "start": [_rounded(x) for x in timeline.start],
+        "end": [_rounded(x) for x in timeline.end],
+        "worker": list(timeline.worker),
+        "places": list(places),
+        "memory": [[[_rounded(at), nbytes] for at, nbytes in line] for line in timeline.memory],
+    }
+
+
+def _rounded(seconds: float) -> float:
+    """To a tenth of a microsecond."""
+    return round(seconds, 7)
+
+
+# -- Chrome's format ---------------------------------------------------------------------------------------------
+
+
+def _events(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One process per plan and one thread per worker, so that plans that ran at the same time stand beside each
+    other."""
+    first = min([plan["runs"]["began"] for plan in plans if plan["measured"]], default=0.0)
+    made: list[dict[str, Any]] = []
+    for pid, plan in enumerate(plans, 1):
+        ran = plan["measured"] or plan["predicted"]
+        offset = plan["runs"]["began"] - first if plan["measured"] else 0.0
+        what = f"{plan['name']}: {'measured' if plan['measured'] else 'predicted'}"
+        made.append({"ph": "M", "pid": pid, "tid": 0, "name": "process_name", "args": {"name": what}})
+        used = sorted({*ran["worker"]})
+        for tid in used:
+            args = {"name": ran["places"][tid]}
+            made.append({"ph": "M", "pid": pid, "tid": tid, "name": "thread_name", "args": args})
+        made += _slices(plan, ran, pid, offset)
+        made += _arrows(plan, ran, pid, offset, len(made))
+        made += _counters(ran, pid, offset, used)
+    return made
+
+
+def _micros(seconds: float) -> float:
+    return round(seconds * 1e6, 1)
+
+
+def _slices(plan: dict[str, Any], ran: dict[str, Any], pid: int, offset: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "ph": "X",
+            "pid": pid,
+            "tid": ran["worker"][k],
+            "name": task["ops"],
+            "cat": "reduce" if task["kind"] == "reduce" else "task",
+            "ts": _micros(offset + ran["start"][k]),
+            "dur": _micros(ran["end"][k] - ran["start"][k]),
+            "args": {"task": k, "plan": plan["name"], "steps": task["steps"], "line": task["line"]},
+        }
+        for k, task in enumerate(plan["tasks"])
+    ]
+
+
+def _arrows(plan: dict[str, Any], ran: dict[str, Any], pid: int, offset: float, first: int) -> list[dict[str, Any]]:
+    """From the end of each task to the beginning of those that read what it made, or wait for it."""
+    made: list[dict[str, Any]] = []
+    for k, task in enumerate(plan["tasks"]):
+        for cat, sources in (("bundle", task["reads"]), ("barrier", task["waits"])):
+            for j in sources:
+                common = {"pid": pid, "cat": cat, "name": cat, "id": first + len(made)}
+                at = _micros(offset + max(ran["end"][j] - 1e-7, ran["start"][j]))
+                made.append(common | {"ph": "s", "tid": ran["worker"][j], "ts": at})
+                begin = _micros(offset + ran["start"][k])
+                made.append(common | {"ph": "f", "bp": "e", "tid": ran["worker"][k], "ts": begin})
+    return made
+
+
+def _counters(ran: dict[str, Any], pid: int, offset: float, used: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {
+            "ph": "C",
+            "pid": pid,
+            "tid": w,
+            "name": f"memory of {ran['places'][w]}",
+            "ts": _micros(offset + at),
+            "args": {"bytes": nbytes},
+        }
+        for w in used
+        for at, nbytes in ran["memory"][w]
+    ]

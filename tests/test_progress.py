@@ -1,0 +1,238 @@
+"""Progress: what is told of long work, to whom, and that nobody else is disturbed."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+from distgrad import progress
+from distgrad.progress import NOBODY, Work
+from distgrad.progress_display import Lines, Live, line
+
+
+@pytest.fixture(autouse=True)
+def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a test stays: not the mode, not what is under way."""
+    monkeypatch.setattr(progress, "_chosen", None)
+    monkeypatch.setattr(progress, "_works", [])
+    monkeypatch.setattr(progress, "_start", lambda: None)
+
+
+# -- who is told -------------------------------------------------------------------------------------------------
+
+
+def test_where_the_error_output_is_no_terminal_nobody_is_told() -> None:
+    assert progress.mode() == "off"
+    assert progress.begin("running", "step") is NOBODY
+
+
+@pytest.mark.parametrize("mode", ["live", "log", "off"])
+def test_the_environment_says_how_progress_is_told(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISTGRAD_PROGRESS", mode.upper())
+    assert progress.mode() == mode
+
+
+@pytest.mark.parametrize(("option", "mode"), [(True, "live"), (False, "off"), ("log", "log")])
+def test_a_session_says_how_progress_is_told(option: Any, mode: str) -> None:
+    dg.Session(progress=option)
+    assert progress.mode() == mode
+
+
+def test_a_mode_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"Session: progress is one of 'auto', 'live', 'log', 'off', True or False"):
+        dg.Session(progress="loud")
+
+
+# -- what is told ------------------------------------------------------------------------------------------------
+
+
+def seen_during(monkeypatch: pytest.MonkeyPatch, run: Any) -> list[Work]:
+    """All that begins while `run` runs."""
+    progress.use("log")
+    found: list[Work] = []
+    begin = progress.begin
+
+    def note(*args: Any, **kwargs: Any) -> Work:
+        found.append(begin(*args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(progress, "begin", note)
+    run()
+    return found
+
+
+def test_recording_planning_and_running_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    f = dg.function(lambda x: dg.exp(x), name="curve")
+    found = seen_during(monkeypatch, lambda: f(np.ones(3)))
+    assert [(work.stage, work.what) for work in found] == [
+        ("tracing", "curve"), ("planning", "curve"), ("running", "curve"),
+    ]  # fmt: skip
+    assert progress._works == []
+
+
+def test_a_run_tells_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = dg.data_parallel(lambda x: dg.sum(dg.tanh(x @ x.T), axis=0), shards=4, reduction="sum")
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4):
+        found = seen_during(monkeypatch, lambda: step(np.ones((400, 100))))
+    run = found[-1]
+    assert run.done == run.total
+    assert run.done > 4
+    assert run.nbytes > 0
+    assert run.share == pytest.approx(1.0)
+
+
+def test_what_is_under_way_goes_away_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(x: Any) -> Any:
+        raise ArithmeticError("no")
+
+    progress.use("log")
+    with pytest.raises(ArithmeticError, match="no"):
+        dg.function(fails)(1.0)
+    assert progress._works == []
+
+
+def test_an_op_of_the_users_own_tells_its_step_and_line() -> None:
+    begun, go, said = threading.Event(), threading.Event(), []
+
+    @dg.op("Waits", infer=lambda x: (x.shape, x.dtype))
+    def waits(x: Any) -> Any:
+        begun.set()
+        assert go.wait(30)
+        return x
+
+    def look() -> None:
+        assert begun.wait(30)
+        said.append(progress._works[-1].detail())  # type: ignore[misc]
+        go.set()
+
+    progress.use("log")
+    thread = threading.Thread(target=look)
+    thread.start()
+    dg.function(lambda x: waits(x) + 1)(np.ones(3))
+    thread.join()
+    assert re.fullmatch(r"Waits at test_progress\.py:\d+ \(step 1 of 3\)", said[0])
+
+
+def test_a_loop_of_ones_own_is_told_of() -> None:
+    progress.use("log")
+    loop = progress.track(range(4), "training", note=lambda: "loss 2.5")
+    next(loop), next(loop)
+    [work] = progress._works
+    assert line(work, work.began + 10) == "training: 1 of 4, 10 s so far, about 30 s left, loss 2.5"
+    loop.close()  # type: ignore[attr-defined]
+    assert progress._works == []
+
+
+# -- how it is shown ---------------------------------------------------------------------------------------------
+
+
+def test_what_takes_less_than_a_second_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    progress.use("log")
+    work = progress.begin("running", "step")
+    assert progress.under_way() == []
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    assert progress.under_way() == [work]
+
+
+def test_lines_in_a_log_come_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, now = StringIO(), [0.0]
+    monkeypatch.setattr("distgrad.progress_display.time.monotonic", lambda: now[0])
+    lines, work = Lines(out), Work("running", "step", 100, "tasks")
+    work.began = 0.0
+    at = []
+    for second in range(600):
+        now[0], work.done = float(second), second / 6
+        lines.show([work])
+        at += [second] if out.getvalue().count("\n") > len(at) else []
+    gaps = np.diff(at)
+    assert at[0] == 2
+    assert (np.diff(gaps) >= -1).all()
+    assert gaps.max() <= 61
+    assert out.getvalue().startswith("distgrad: running step: 0 of 100 tasks, 2 s so far, about 10 min left\n")
+    assert "\x1b" not in out.getvalue()
+
+
+def test_a_bar_says_how_much_is_done_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    out = StringIO()
+    console = Console(file=out, force_terminal=True, width=160)
+    monkeypatch.setattr("rich.console.Console", lambda **_: console)
+    live, work = Live(), Work("running", "step", 40, "tasks", lambda: "[MatMul] at model.py:12")
+    work.done, work.nbytes = 10, 31_000_000
+    live.show([work])
+    live.show([work])
+    live.show([])
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    assert "running step" in text
+    assert "10 of 40 tasks · 31 MB" in text
+    assert "[MatMul] at model.py:12" in text
+    assert live._progress is None
+
+
+SCRIPT = """
+import time
+import numpy as np
+import distgrad as dg
+
+@dg.op("Sleeps", infer=lambda x: (x.shape, x.dtype))
+def sleeps(x):
+    time.sleep(2.5)
+    return x
+
+print(dg.function(lambda x: sleeps(x) + 1, name="slow")(np.ones(2)).sum())
+"""
+
+
+def run_script(tmp_path: Path, mode: str, terminal: bool) -> str:
+    """What a script says on its error output, which is a terminal or a pipe."""
+    script = tmp_path / "slow.py"
+    script.write_text(SCRIPT)
+    environment = {**os.environ, "DISTGRAD_PROGRESS": mode, "TERM": "xterm"}
+    ours, theirs = pty.openpty() if terminal else os.pipe()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, str(script)], env=environment, stdout=subprocess.PIPE, stderr=theirs, text=True
+        )
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                part = os.read(ours, 1 << 16)
+            except OSError:  # a terminal whose other end is closed
+                break
+            if not part:
+                break
+            said += part
+        assert process.communicate(timeout=60)[0] == "4.0\n"
+    finally:
+        os.close(ours)
+    return said.decode()
+
+
+def test_in_a_terminal_a_long_run_has_a_bar_which_goes_away(tmp_path: Path) -> None:
+    said = run_script(tmp_path, "auto", terminal=True)
+    assert "running slow" in said
+    assert said.count("\x1b[?25l") == said.count("\x1b[?25h") == 1  # the cursor is hidden, and seen again
+    assert said.rstrip().endswith("\x1b[2K\x1b[?25h")  # the line is cleared
+
+
+def test_in_a_pipe_a_long_run_is_quiet(tmp_path: Path) -> None:
+    assert run_script(tmp_path, "auto", terminal=False) == ""
+
+
+def test_in_the_log_of_a_job_a_long_run_says_a_line(tmp_path: Path) -> None:
+    said = run_script(tmp_path, "log", terminal=False)
+    expected = r"distgrad: running slow: 0 of 1 tasks, [23] s so far, Sleeps at slow\.py:\d+ \(step 1 of 3\)\n"
+    assert re.fullmatch(expected, said)

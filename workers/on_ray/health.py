@@ -1,0 +1,148 @@
+"""Whether a Ray cluster can be reached, and what its nodes have: in a process of its own.
+
+A driver whose cluster goes away while it joins is ended by Ray, and one with a wrong token may wait for minutes: so
+the one who asks starts another, which joins, and tells what it found as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from distgrad.scheduler.devices import counted
+from distgrad.scheduler.memory import bytes_text
+from distgrad.workers.doctor import OK, PROBLEM, WARNING, Finding
+
+#: Seconds for a cluster to be joined and asked; of them, for its nodes to answer.
+PATIENCE, ANSWER = 30.0, 10.0
+#: Nodes that are asked for their versions.
+ASKED = 16
+
+
+def findings(address: str | None) -> Iterator[Finding]:
+    """What is found of the cluster at an address; of RAY_ADDRESS, or the one that was started on this machine."""
+    given = address or os.environ.get("RAY_ADDRESS")
+    known = given or _started_here()
+    if known is None:
+        yield Finding("ray cluster", OK, "none is running: a session on Ray starts one")
+        return
+    try:
+        found = _asked(known)
+    except ConnectionError as e:
+        if given is None:  # what `ray start` left behind
+            yield Finding("ray cluster", OK, f"none is running any more at {known}: a session on Ray starts one")
+        else:
+            yield Finding("ray cluster", PROBLEM, str(e), _remedy(address))
+        return
+    yield from _told(known, found)
+
+
+def _remedy(address: str | None) -> str:
+    return "Look at the address and the head node: `ray status` there." if address else "Mend or unset RAY_ADDRESS."
+
+
+def _started_here() -> str | None:
+    """The cluster that `ray start` was last called for on this machine: that of `address="auto"`."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    try:
+        return (folder / "ray" / "ray_current_cluster").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _asked(address: str) -> dict[str, Any]:
+    """What the other process found; ConnectionError says why it found nothing."""
+    command = [sys.executable, "-m", "distgrad.workers.on_ray.health", address]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    except subprocess.TimeoutExpired:
+        raise ConnectionError(f"the cluster at {address} did not answer within {PATIENCE:.0f} s") from None
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        said = [line for line in done.stderr.splitlines() if line.strip()]
+        raise ConnectionError(f"the cluster at {address}: {said[-1] if said else 'no answer'}")
+    answer: dict[str, Any] = json.loads(lines[-1])
+    if "error" in answer:
+        raise ConnectionError(answer["error"])
+    return answer
+
+
+def _told(address: str, found: dict[str, Any]) -> Iterator[Finding]:
+    nodes = found["nodes"]
+    cpus, gpus = sum(n["cpus"] for n in nodes), sum(n["gpus"] for n in nodes)
+    memory, store = sum(n["memory"] for n in nodes), found["store"]
+    yield Finding(
+        "ray cluster",
+        OK,
+        f"at {address}: {counted(len(nodes), 'node')}, {counted(cpus, 'cpu')}, {counted(gpus, 'GPU')}, "
+        f"{bytes_text(memory)} for tasks, {bytes_text(store)} for objects",
+    )
+    for node in nodes:
+        if "versions" in node:
+            yield from _compared(node["address"], node["versions"], found["here"])
+    silent = sum("versions" not in node for node in nodes[:ASKED])
+    if silent:
+        yield Finding("ray nodes", WARNING, f"{counted(silent, 'node')} of them did not answer in time: busy?")
+
+
+def _compared(node: str, there: dict[str, str | None], here: dict[str, str | None]) -> Iterator[Finding]:
+    other = [f"{name} {there[name] or 'not installed'}" for name in here if there[name] != here[name]]
+    if not other:
+        return
+    mine = ", ".join(f"{name} {here[name]}" for name in here if there[name] != here[name])
+    remedy = "Install the same version on every node, or start scripts with `distgrad submit`, which ships distgrad."
+    state = PROBLEM if there["distgrad"] != here["distgrad"] else WARNING
+    yield Finding("ray nodes", state, f"{node} has {', '.join(other)}; here: {mine}", remedy)
+
+
+# -- the other process -------------------------------------------------------------------------------------------
+
+
+def versions() -> dict[str, str | None]:
+    """What bits depend on. Travels to the nodes by value: it may not be there."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in ("distgrad", "numpy"):
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def main(address: str) -> None:
+    import ray
+
+    from distgrad.workers.on_ray.link import Link
+
+    try:
+        link = Link(address, None, None, None)
+    except (ConnectionError, ValueError) as e:
+        print(json.dumps({"error": str(e).removeprefix("Session: ")}))
+        return
+    nodes: list[dict[str, Any]] = [
+        {"id": n.id, "address": n.address, "cpus": n.cpus, "gpus": n.gpus, "memory": n.memory} for n in link.nodes
+    ]
+    asked = {_task(ray, node["id"]): node for node in nodes[:ASKED]}
+    for ref in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER)[0]:
+        asked[ref]["versions"] = ray.get(ref)
+    store = int(ray.cluster_resources().get("object_store_memory", 0))
+    print(json.dumps({"nodes": nodes, "store": store, "here": versions()}))
+    link.close()
+
+
+def _task(ray: Any, node: str) -> Any:
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    where = NodeAffinitySchedulingStrategy(node, soft=False)
+    return ray.remote(versions).options(num_cpus=0, scheduling_strategy=where).remote()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,340 @@
+"""Jobs of a Ray cluster through the API of its dashboard: submitting, listing, following, stopping.
+
+All use of Ray's job client is in here; Ray is imported once a dashboard has answered. Knows no command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shlex
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from distgrad.workers.on_ray.parcel import assemble, explain_missing, requirements
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobDetails, JobSubmissionClient
+
+#: Where Ray's dashboard listens unless it is told otherwise.
+USUAL = "http://127.0.0.1:8265"
+#: Seconds in which a dashboard must answer; in which one that answered before must do so again; in which a job stops.
+KNOCK, PATIENCE, STOPPING = 5.0, 30.0, 60.0
+#: What the dashboard takes in one upload, as Ray sets it.
+UPLOAD = "100 MiB"
+#: The label of a job with what was submitted, for lists.
+LABEL = "distgrad"
+_OVER = ("STOPPED", "SUCCEEDED", "FAILED")
+#: They tell on the way what is of no use here, or what the errors below tell better.
+_CHATTY = (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.authentication.http_token_authentication",
+    "ray._private.runtime_env.packaging",
+    "ray._private.runtime_env.working_dir",
+)
+
+
+class JobsError(Exception):
+    """What a user can mend, in one line; `misuse` where he asked for what cannot be."""
+
+    def __init__(self, text: str, misuse: bool = False):
+        super().__init__(text)
+        self.misuse = misuse
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A script to run as a job."""
+
+    #: Relative to the working folder, which is what the job gets of this machine.
+    script: str
+    arguments: Sequence[str] = ()
+    working_dir: Path = Path()
+    #: Options of `distgrad run`.
+    options: Sequence[str] = ()
+    #: The cluster's Python: a command, or a path there.
+    python: str = "python"
+    #: They may be secrets: nothing here prints them.
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Whether the job gets this distgrad; whether Ray installs what that needs; and what else.
+    ship: bool = True
+    install: bool = False
+    pip: Sequence[str] = ()
+    id: str | None = None
+    #: What the script's own process takes of the cluster: `entrypoint_num_cpus` and the like.
+    resources: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def entrypoint(self) -> str:
+        """The command of the job. With -P the job's folder cannot hide distgrad: it may be a checkout of it."""
+        command = [self.python, "-P", "-m", "distgrad", "run", "--address", "auto", *self.options]
+        return shlex.join([*command, "--", self.script, *self.arguments])
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as Ray tells of it."""
+
+    id: str
+    status: str
+    #: The script and its arguments; the whole command of a job that distgrad did not submit.
+    script: str
+    #: Seconds of the epoch.
+    started: float | None
+    ended: float | None
+    exit_code: int | None
+    message: str
+
+    @property
+    def over(self) -> bool:
+        return self.status in _OVER
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it has run, up to now if it still runs."""
+        return None if self.started is None else (self.ended or time.time()) - self.started
+
+    def failure(self) -> str:
+        """Why it did not succeed, in one line."""
+        if self.status == "STOPPED":
+            return "was stopped"
+        if self.exit_code is None:
+            return f"failed: {_first_line(self.message)}"
+        return f"failed with exit code {self.exit_code}{explain_missing(self.message)}"
+
+
+class Jobs:
+    """The jobs of the cluster whose dashboard is at an address."""
+
+    def __init__(self, address: str):
+        self.address = checked(address)
+        if _wants_token(self.address):
+            # As Ray does where it joins a cluster: it shows the token that it finds.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        with self._telling():
+            self._client = _client(self.address)
+
+    def submit(self, request: Request) -> str:
+        """The id of the new job."""
+        environment: dict[str, Any] = {
+            "working_dir": str(request.working_dir.resolve()),
+            "env_vars": {"DISTGRAD_PROGRESS": "log", **request.env},
+        }
+        pip = [*(requirements() if request.install else ()), *request.pip]
+        if pip:
+            environment["pip"] = pip
+        with tempfile.TemporaryDirectory() as folder, self._telling():
+            if request.ship:
+                environment["py_modules"] = [str(assemble(Path(folder)))]
+            made: str = self._client.submit_job(
+                entrypoint=request.entrypoint,
+                runtime_env=environment,
+                submission_id=request.id,
+                metadata={LABEL: shlex.join([request.script, *request.arguments])},
+                **request.resources,
+            )
+        return made
+
+    def list(self) -> list[Job]:
+        """All jobs, the newest first; not the drivers that joined the cluster by themselves."""
+        with self._telling():
+            found = [_job(x) for x in self._client.list_jobs() if x.submission_id]
+        return sorted(found, key=lambda job: job.started or 0.0, reverse=True)
+
+    def get(self, id: str) -> Job:
+        with self._telling(id):
+            return _job(self._client.get_job_info(id))
+
+    def logs(self, id: str) -> str:
+        """All that a job has printed so far."""
+        with self._telling(id):
+            text: str = self._client.get_job_logs(id)
+        return text
+
+    def follow(self, id: str, write: Callable[[str], object]) -> Job:
+        """Hand on what a job prints, from its start, as it comes; the job when it has ended."""
+        self.get(id)
+        tail = _Tail(write)
+        while True:
+            complete = asyncio.run(tail.read(self._client, id))
+            job = self._patiently(id)
+            if complete and job.over:
+                return job
+            time.sleep(0.5)
+
+    def stop(self, id: str) -> Job:
+        """Stop a job, and wait until it has ended: it is killed if it does not end by itself."""
+        job, ends = self.get(id), time.monotonic() + STOPPING
+        if not job.over:
+            with self._telling(id):
+                self._client.stop_job(id)
+        while not job.over and time.monotonic() < ends:
+            time.sleep(0.2)
+            job = self.get(id)
+        return job
+
+    def _patiently(self, id: str) -> Job:
+        """The job, though the way to the cluster may be interrupted for a while."""
+        ends = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.get(id)
+            except JobsError:
+                if time.monotonic() > ends:
+                    raise
+            time.sleep(1)
+
+    @contextmanager
+    def _telling(self, id: str | None = None) -> Iterator[None]:
+        """Ray's errors in terms of what was asked for."""
+        from ray.exceptions import AuthenticationError
+
+        try:
+            yield
+        except AuthenticationError as e:
+            raise JobsError(_token(self.address, e)) from e
+        except OSError as e:  # those of the HTTP library are
+            raise JobsError(f"the cluster at {self.address} does not answer: {_first_line(str(e))}") from e
+        except (RuntimeError, ValueError) as e:
+            raise _told(str(e), id, self.address) from e
+
+
+class _Tail:
+    """A log that is handed on piece by piece, each once, over as many connections as it takes."""
+
+    def __init__(self, write: Callable[[str], object]):
+        self._write = write
+        self._written = 0
+
+    async def read(self, client: JobSubmissionClient, id: str) -> bool:
+        """Read on until the log ends (True) or the connection does."""
+        from aiohttp import ClientError
+
+        place = 0
+        try:
+            async for text in client.tail_job_logs(id):
+                new = text[max(0, self._written - place) :]
+                place += len(text)
+                if new:
+                    self._written = place
+                    self._write(new)
+        except (ClientError, ConnectionError, RuntimeError):
+            return False
+        return True
+
+
+def usual_address() -> str:
+    """The dashboard that the environment names, as for Ray's own commands; else that of this machine."""
+    named = [os.environ.get(name, "") for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")]
+    return next((x for x in named if x.startswith(("http://", "https://"))), USUAL)
+
+
+def checked(address: str) -> str:
+    """The address without a trailing slash, if it can be one of a dashboard."""
+    try:
+        parts = urlsplit(address)
+        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or too large; brackets that do not close
+        fine = False
+    if not fine or re.search(r"\s", address):
+        raise JobsError(
+            f"{address!r} is not the address of a Ray dashboard: that begins with http:// or https://, such as {USUAL}",
+            misuse=True,
+        )
+    return address.rstrip("/")
+
+
+def _wants_token(address: str) -> bool:
+    """Whether a dashboard wants to see a token; JobsError where there is none. Ray's own client would wait for minutes
+    where nobody answers."""
+    try:
+        with urlopen(f"{address}/api/version", timeout=KNOCK) as answer:
+            json.load(answer)["ray_version"]
+    except HTTPError as e:
+        if e.code in (401, 403):
+            return True
+        raise JobsError(f"{address} is no Ray dashboard: it answers {e.code} {e.reason}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise JobsError(f"{address} is no Ray dashboard: it answers, but not with Ray's version") from e
+    except OSError as e:
+        return _unreachable(address, e.reason if isinstance(e, URLError) else e)
+    except Exception as e:  # what the HTTP library raises for an answer that is none
+        raise JobsError(f"{address} is no Ray dashboard: it does not speak HTTP ({type(e).__name__})") from e
+    return False
+
+
+def _unreachable(address: str, reason: Any) -> bool:
+    if isinstance(reason, ssl.SSLError):
+        return False  # Ray's client has certificates of its own
+    if isinstance(reason, socket.gaierror):
+        raise JobsError(f"there is no host {urlsplit(address).hostname!r} ({reason.strerror})", misuse=True)
+    why = f"within {KNOCK:g} s" if isinstance(reason, TimeoutError) else f"({reason})"
+    raise JobsError(
+        f"no Ray dashboard answers at {address} {why}. Is the cluster up, is this the port of its dashboard (8265 "
+        f"unless `ray start` was told otherwise), and may this machine reach it?"
+    )
+
+
+def _client(address: str) -> JobSubmissionClient:
+    """Ray's client of exactly this address: it would prefer that of the environment."""
+    names = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+    kept = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        from ray.job_submission import JobSubmissionClient
+
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        return JobSubmissionClient(address)
+    finally:
+        os.environ.update(kept)
+
+
+def _job(found: JobDetails) -> Job:
+    label = (found.metadata or {}).get(LABEL, found.entrypoint)
+    times = [None if x is None else x / 1000 for x in (found.start_time, found.end_time)]
+    code, message = found.driver_exit_code, found.message or ""
+    return Job(found.submission_id or "", str(found.status), label, times[0], times[1], code, message)
+
+
+def _token(address: str, e: Exception) -> str:
+    wrong = "Invalid" in str(e)
+    what = "does not take this token" if wrong else "wants an authentication token"
+    return (
+        f"the cluster at {address} {what}: set RAY_AUTH_TOKEN to the cluster's, or RAY_AUTH_TOKEN_PATH to a file with "
+        f"it (by default ~/.ray/auth_token), and RAY_AUTH_MODE to 'token' or not at all"
+    )
+
+
+def _told(text: str, id: str | None, address: str) -> JobsError:
+    if id is not None and "status code 404" in text:
+        return JobsError(f"the cluster at {address} has no job {id!r}: see `distgrad jobs list`")
+    if "exceed" in text and ("size" in text):
+        return JobsError(
+            f"the working folder is too large: Ray takes up to {UPLOAD}. Name what the job does not need in a "
+            f".rayignore file (as in a .gitignore), or choose a smaller folder with --working-dir",
+            misuse=True,
+        )
+    return JobsError(f"the cluster at {address} refused: {_last_line(text)}")
+
+
+def _first_line(text: str) -> str:
+    return (text.strip().splitlines() or ["Ray does not say why"])[0]
+
+
+def _last_line(text: str) -> str:
+    """The last line, which in a traceback says what happened."""
+    return (text.strip().splitlines() or ["Ray does not say why"])[-1].removesuffix(".")

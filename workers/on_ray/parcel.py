@@ -1,0 +1,49 @@
+"""distgrad itself on its way to a cluster that does not have it, or not this one. Knows no Ray."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import distgrad
+from distgrad import scheduler, workers
+
+
+def assemble(folder: Path) -> Path:
+    """A copy of this distgrad as one package folder. In a checkout it lies in three, which only its install joins."""
+    made = folder / "distgrad"
+    _copy(distgrad.__path__, made)
+    _copy(scheduler.__path__, made / "scheduler")
+    _copy(workers.__path__, made / "workers")
+    return made
+
+
+def _copy(source: Sequence[str], to: Path) -> None:
+    shutil.copytree(source[0], to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+
+
+def requirements() -> list[str]:
+    """What distgrad needs beside Ray, which every cluster has. Nothing where distgrad lies without its metadata."""
+    try:
+        found = metadata.requires("distgrad") or []
+    except metadata.PackageNotFoundError:
+        return []
+    return [x for x in found if "extra ==" not in x and not re.match(r"ray\b", x)]
+
+
+def explain_missing(log: str) -> str:
+    """What to do where the end of a failed job's log says that Python or a module is missing."""
+    if re.search(r"python\S*: (command )?not found", log):
+        return ": the cluster has no such command; name its Python with --python"
+    found = re.search(r"No module named '?(\w+)", log)
+    if found is None:
+        return ""
+    name = found[1]
+    if name == "distgrad":
+        return ": the cluster has no distgrad; submit without --no-ship"
+    ours = name in [re.split(r"[^\w-]", x)[0].replace("-", "_") for x in requirements()]
+    needs, option = (", which distgrad needs", "--install") if ours else ("", "--pip")
+    return f": the cluster's Python has no {name!r}{needs}; install it, submit with {option}, or choose with --python"
