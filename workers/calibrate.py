@@ -31,7 +31,7 @@ from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.tape import Tape
 
 #: Of the files. A change of what a rate means is a new number, and the machine is measured again.
-FORMAT = 2
+FORMAT = 3
 #: How long a calibration may take, more or less.
 SECONDS = 4.0
 #: A product at full speed that is over in a few milliseconds: longer ones seldom have all cpus for themselves.
@@ -169,7 +169,8 @@ def _ignored(path: Path, reason: Exception) -> None:
 
 
 def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = None) -> Machine:
-    """The rates, as the best of repeated short runs: whatever else runs on the machine only makes them slower."""
+    """The rates, as medians of repeated short runs: what this machine usually does, with whatever else runs on it. The
+    best of them would be what it seldom does."""
     from threadpoolctl import threadpool_limits  # late: it looks through all loaded libraries
 
     tell = progress or (lambda text: None)
@@ -194,9 +195,9 @@ def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = 
     return read_machine(rates, Machine(), "calibration")
 
 
-def best(run: Callable[[], object], seconds: float) -> float:
-    """The shortest of repeated runs."""
-    return min(times(run, seconds))
+def usual(run: Callable[[], object], seconds: float) -> float:
+    """The median of repeated runs."""
+    return statistics.median(times(run, seconds))
 
 
 def times(run: Callable[[], object], seconds: float, least: int = 3) -> list[float]:
@@ -224,7 +225,7 @@ def _products(each: float) -> dict[str, float]:
 
 def _product_rate(m: int, k: int, n: int, dtype: Any, seconds: float) -> float:
     a, b, out = np.ones((m, k), dtype), np.ones((k, n), dtype), np.empty((m, n), dtype)
-    return 2.0 * m * k * n / best(lambda: np.matmul(a, b, out=out), seconds)
+    return 2.0 * m * k * n / usual(lambda: np.matmul(a, b, out=out), seconds)
 
 
 def _memory(threads: int, each: float) -> dict[str, float]:
@@ -234,16 +235,16 @@ def _memory(threads: int, each: float) -> dict[str, float]:
     cache = _cache_bytes()
     near = np.ones(int(cache) // 16, np.float32)  # with its copy half of the cache
     target = np.empty_like(near)
-    rates = {"cache_bytes": cache, "cache_bandwidth": 2 * near.nbytes / best(lambda: np.copyto(target, near), each)}
+    rates = {"cache_bytes": cache, "cache_bandwidth": 2 * near.nbytes / usual(lambda: np.copyto(target, near), each)}
     far = np.ones(int(min(max(32 << 20, 2 * cache), 256 << 20)) // 4, np.float32)
     target = np.ones_like(far)  # not empty: its pages must be there
-    rates["memory_bandwidth_one"] = 2 * far.nbytes / best(lambda: np.copyto(target, far), each)
+    rates["memory_bandwidth_one"] = 2 * far.nbytes / usual(lambda: np.copyto(target, far), each)
     parts = list(zip(np.array_split(target, threads), np.array_split(far, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
-        together = best(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts)), each)
+        together = usual(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts)), each)
     rates["memory_bandwidth"] = max(2 * far.nbytes / together, rates["memory_bandwidth_one"])
     kept = np.ones(FRESH_BYTES, np.uint8)
-    cleared = best(lambda: np.empty(FRESH_BYTES, np.uint8).fill(1), each) - best(lambda: kept.fill(1), each / 4)
+    cleared = usual(lambda: np.empty(FRESH_BYTES, np.uint8).fill(1), each) - usual(lambda: kept.fill(1), each / 4)
     rates["fresh_bandwidth"] = FRESH_BYTES / max(cleared, 1e-6)
     return rates
 
@@ -264,10 +265,10 @@ def _elements(each: float) -> dict[str, float]:
     rng = np.random.default_rng(0)
     x, y, out = rng.random(n, np.float32), rng.random(n, np.float32), np.empty(n, np.float32)
     rows, sums = x[: 1 << 15].reshape(-1, 8), np.empty(1 << 12, np.float32)
-    call = best(lambda: np.multiply(x[:1], y[:1], out=out[:1]), each / 4)
+    call = usual(lambda: np.multiply(x[:1], y[:1], out=out[:1]), each / 4)
 
     def rate(count: int, run: Callable[[], object]) -> float:
-        return count / max(best(run, each) - call, 1e-9)
+        return count / max(usual(run, each) - call, 1e-9)
 
     return {
         "elementwise": rate(n, lambda: np.multiply(x, y, out=out)),
@@ -284,21 +285,20 @@ def _overheads(each: float) -> dict[str, float]:
     steps = [Step("Mul", (i, i + 1), (i + 2,), {}, (), UNKNOWN, "calibration") for i in range(count)]
     tape = Tape(steps, [Spec(x.shape, x.dtype)] * (count + 2), (0, 1), (count + 1,), crew(1))
     with ThreadPoolExecutor(1) as pool:
-        trip = best(lambda: pool.submit(int).result(), each)
-    return {"kernel_seconds": best(lambda: tape.run([x, x]), each) / count, "task_seconds": trip}
+        trip = usual(lambda: pool.submit(int).result(), each)
+    return {"kernel_seconds": usual(lambda: tape.run([x, x]), each) / count, "task_seconds": trip}
 
 
-# -- threads together: as they usually do, not as they do at best ------------------------------------------------
+# -- threads together --------------------------------------------------------------------------------------------
 
 
 def _gained(threads: int, each: float) -> float:
-    """What each further thread adds to a product that all share, as a share of the first. Both are medians: what one
-    thread does at best says nothing of how well two get on."""
+    """What each further thread adds to a product that all share, as a share of the first."""
     m, k, n = SHARED
     a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
-    alone = statistics.median(times(lambda: np.matmul(a, b, out=out), 2 * each))
+    alone = usual(lambda: np.matmul(a, b, out=out), 2 * each)
     with shared(threads, crew(threads).each):
-        together = statistics.median(times(lambda: product(a, b, out), 3 * each))
+        together = usual(lambda: product(a, b, out), 3 * each)
     return (alone / together - 1) / (threads - 1)
 
 
@@ -313,6 +313,6 @@ def _handing_over(threads: int, each: float) -> float:
             for _ in range(calls):
                 np.multiply(x, y, out)
 
-    alone = statistics.median(times(lambda: work(iter(range(blocks))), each))
-    together = statistics.median(times(lambda: crew(threads).each(blocks, work), each))
+    alone = usual(lambda: work(iter(range(blocks))), each)
+    together = usual(lambda: crew(threads).each(blocks, work), each)
     return max(together - alone / threads, 0.0) / (blocks * calls)

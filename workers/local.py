@@ -20,13 +20,13 @@ from distgrad import progress
 from distgrad.handles import Handle, value_of
 from distgrad.registry import OPS
 from distgrad.scheduler.plan import Plan, Task
-from distgrad.scheduler.reports import Report, Shares, Token, at_text
+from distgrad.scheduler.reports import Report
 from distgrad.scheduler.stamps import all_steps
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import Backend
 from distgrad.workers.body import Compiled, body_of
+from distgrad.workers.look import Look
 from distgrad.workers.pool import inside, run_side_by_side
-from distgrad.workers.watch import Clock, Watch, resident_bytes
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: What comes in: an array, or a handle on one that may be elsewhere.
@@ -84,23 +84,24 @@ class Engine:
         values: dict[int, Array] = dict(zip(program.feeds, fed, strict=True))
         for key, v in program.reads:
             values[v] = kept[key]
-        report = None if self.settings.record is None else Report()
-        look = Look(self, report)
+        record = self.settings.record
+        look = None if record is None and progress.mode() == "off" else Look(self, record is not None)
         try:
             with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
                 if self._simple or inside():  # a task that waited for the pool that it occupies would wait for ever
                     self._in_order(values, look)
                 elif self.plan.tasks:
-                    run_side_by_side(self, values, self._room, self.settings.timeout, look)
+                    run_side_by_side(self, values, self._room, self.settings.timeout, look or Look(self))
         finally:
-            look.end()
+            if look is not None:
+                look.end()
         if self.settings.check_numerics:
             numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names)
-        if report is not None and self.settings.record is not None:
-            self.settings.record(self.name, self.plan, report)
+        if record is not None and look is not None and look.report is not None:
+            record(self.name, self.plan, look.report)
         return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
 
-    def _in_order(self, values: dict[int, Array], look: Look) -> None:
+    def _in_order(self, values: dict[int, Array], look: Look | None) -> None:
         for i, (task, dead) in enumerate(zip(self.plan.tasks, self._dead, strict=True)):
             made = self.run_task(i, [values[v] for v in task.reads], look)
             values.update(zip(task.gives, made, strict=True))
@@ -119,10 +120,10 @@ class Engine:
         return self._uses.copy()
 
     def run_task(
-        self, i: int, given: Sequence[Array], look: Look, over: threading.Event | None = None
+        self, i: int, given: Sequence[Array], look: Look | None, over: threading.Event | None = None
     ) -> list[Array]:
         body = self._bodies[i] or self._compile(i)
-        if not look.looks and over is None:
+        if look is None or (over is None and not look.looks):
             return body.run(given)
         watch = look.watch(i, over)
         start = time.time()
@@ -137,54 +138,6 @@ class Engine:
 
 
 _NOTHING = nullcontext()
-
-
-class Look:
-    """What is seen of one run: for its report, and for whoever waits for it."""
-
-    def __init__(self, engine: Engine, report: Report | None):
-        self._plan, self._report = engine.plan, report
-        self._work = progress.begin("running", engine.name, len(engine.plan.tasks), "tasks", self.at)
-        self._watches: dict[int, Watch] = {}
-        #: Whether tasks are to be watched.
-        self.looks = report is not None
-        if self._work is not progress.NOBODY:
-            self.looks |= engine.long
-            self._shares = Shares(engine.plan)
-
-    def watch(self, i: int, over: threading.Event | None) -> Watch:
-        watch = self._watches[i] = Watch(over) if self._report is None else Clock(over)
-        return watch
-
-    def ended(self, i: int, start: float, watch: Watch) -> None:
-        self._watches.pop(i, None)
-        if self._work is not progress.NOBODY:
-            self._shares.ended(i, self._work)
-        if self._report is not None:
-            ops = watch.ops() if isinstance(watch, Clock) else ()
-            thread = threading.get_ident()
-            self._report.tokens[i] = Token(start, time.time(), "", thread, 0, resident_bytes(), ops)
-
-    def end(self) -> None:
-        progress.end(self._work)
-        if self._report is not None:
-            self._report.seconds = time.time() - self._report.began
-
-    def running(self) -> dict[int, Watch]:
-        """The tasks that are under way."""
-        return self._watches.copy()
-
-    def at(self) -> str:
-        """Where the run is, in a few words."""
-        said = []
-        for i, watch in sorted(self.running().items()):
-            task = self._plan.tasks[i]
-            if watch.step is not None:
-                at = min(watch.count, len(task.steps))
-                said.append(f"{at_text(watch.step)} (step {at:,} of {len(task.steps):,})")
-                if len(self._plan.tasks) == 1:
-                    self._work.share = (at - 1) / len(task.steps)
-        return "; ".join(said[:2])
 
 
 def _uses(plan: Plan) -> dict[int, int]:

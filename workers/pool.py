@@ -23,7 +23,8 @@ from distgrad.scheduler.plan import Plan
 from distgrad.workers.reference import place
 
 if TYPE_CHECKING:
-    from distgrad.workers.local import Engine, Look
+    from distgrad.workers.local import Engine
+    from distgrad.workers.look import Look
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

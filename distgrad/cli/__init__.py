@@ -6,7 +6,7 @@ Each command has a module of its own, which imports what it needs when it runs: 
 
 from __future__ import annotations
 
-from distgrad.cli import calibrate, demo, doctor, jobs, plan, run, submit
+from distgrad.cli import calibrate, demo, doctor, jobs, plan, report, run, submit
 from distgrad.cli.console import app, main
 
-__all__ = ["app", "calibrate", "demo", "doctor", "jobs", "main", "plan", "run", "submit"]
+__all__ = ["app", "calibrate", "demo", "doctor", "jobs", "main", "plan", "report", "run", "submit"]

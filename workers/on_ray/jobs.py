@@ -24,7 +24,7 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
-from distgrad.workers.on_ray.parcel import assemble, explain_missing, requirements
+from distgrad.workers.on_ray.parcel import assemble, certain_bytes, explain_missing, requirements
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 USUAL = "http://127.0.0.1:8265"
 #: Seconds in which a dashboard must answer; in which one that answered before must do so again; in which a job stops.
 KNOCK, PATIENCE, STOPPING = 5.0, 30.0, 60.0
-#: What the dashboard takes in one upload, as Ray sets it.
-UPLOAD = "100 MiB"
+#: Bytes that no Ray takes in one upload; its dashboard takes a fifth, unless it is set up otherwise.
+LARGEST = 500 << 20
 #: The label of a job with what was submitted, for lists.
 LABEL = "distgrad"
 _OVER = ("STOPPED", "SUCCEEDED", "FAILED")
@@ -130,6 +130,8 @@ class Jobs:
 
     def submit(self, request: Request) -> str:
         """The id of the new job."""
+        if certain_bytes(request.working_dir, LARGEST) > LARGEST:
+            raise _too_large("500 MiB")  # at once: Ray would read, copy and load all of it before it says so
         environment: dict[str, Any] = {
             "working_dir": str(request.working_dir.resolve()),
             "env_vars": {"DISTGRAD_PROGRESS": "log", **request.env},
@@ -322,13 +324,17 @@ def _token(address: str, e: Exception) -> str:
 def _told(text: str, id: str | None, address: str) -> JobsError:
     if id is not None and "status code 404" in text:
         return JobsError(f"the cluster at {address} has no job {id!r}: see `distgrad jobs list`")
-    if "exceed" in text and ("size" in text):
-        return JobsError(
-            f"the working folder is too large: Ray takes up to {UPLOAD}. Name what the job does not need in a "
-            f".rayignore file (as in a .gitignore), or choose a smaller folder with --working-dir",
-            misuse=True,
-        )
+    if "exceed" in text and "size" in text:
+        return _too_large("100 MiB")
     return JobsError(f"the cluster at {address} refused: {_last_line(text)}")
+
+
+def _too_large(most: str) -> JobsError:
+    return JobsError(
+        f"the working folder is too large: Ray takes up to {most}. Name what the job does not need in a .rayignore file "
+        f"(as in a .gitignore), or choose a smaller folder with --working-dir",
+        misuse=True,
+    )
 
 
 def _first_line(text: str) -> str:
@@ -336,5 +342,6 @@ def _first_line(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line, which in a traceback says what happened."""
-    return (text.strip().splitlines() or ["Ray does not say why"])[-1].removesuffix(".")
+    """The last line, which in a traceback says what happened: without the name of the exception."""
+    last = (text.strip(" .\n").splitlines() or ["Ray does not say why"])[-1]
+    return re.sub(r"^[\w.]+(Error|Exception): ", "", last)

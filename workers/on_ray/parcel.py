@@ -1,7 +1,9 @@
-"""distgrad itself on its way to a cluster that does not have it, or not this one. Knows no Ray."""
+"""What a job takes along: distgrad itself, for a cluster that does not have it or not this one; and how large the
+working folder is. Knows no Ray."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -23,6 +25,25 @@ def assemble(folder: Path) -> Path:
 
 def _copy(source: Sequence[str], to: Path) -> None:
     shutil.copytree(source[0], to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+
+
+#: What Ray leaves out of a folder by itself; files that name what else it leaves out.
+_SKIPPED, _IGNORES = {".git", ".venv", "venv", "__pycache__"}, {".gitignore", ".rayignore"}
+
+
+def certain_bytes(folder: Path, most: int) -> int:
+    """Bytes of a folder that Ray would upload for sure, counted until they are more than `most`. What lies beside or
+    below a file of names to ignore may be left out, and does not count."""
+    count = 0
+    for where, folders, files in os.walk(folder):
+        if not _IGNORES.isdisjoint(files):
+            folders.clear()
+            continue
+        folders[:] = [name for name in folders if name not in _SKIPPED]
+        count += sum(os.lstat(os.path.join(where, name)).st_size for name in files)
+        if count > most:
+            break
+    return count
 
 
 def requirements() -> list[str]:

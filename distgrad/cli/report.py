@@ -1,0 +1,70 @@
+"""`distgrad report`: a trace as a page."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from distgrad.cli.console import MISUSED, AsJson, app, fail
+
+
+@app.command()
+def report(
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A file that Session(trace=...) wrote.")],
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The page to write; beside the trace by default.")
+    ] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a page of a trace: the plan as a graph, its timeline, memory, and the slowest ops.
+
+    The page is one file that works without a network; its path is printed.
+    """
+    from distgrad.report import page, read
+
+    path = trace.with_suffix(".html") if output is None else output
+    try:
+        document = read(trace)
+    except OSError as e:
+        fail(f"cannot read {trace}: {e.strerror}", MISUSED)
+    except ValueError as e:
+        fail(str(e), MISUSED)
+    try:
+        path.write_text(page(document), encoding="utf-8")
+    except OSError as e:
+        fail(f"cannot write {path}: {e.strerror}", MISUSED)
+    if show:
+        webbrowser.open(path.resolve().as_uri())
+    typer.echo(json.dumps(_summary(document, path), indent=2) if as_json else path)
+
+
+def _summary(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    trace = document["distgrad"]
+    return {
+        "page": str(path),
+        "engine": trace["engine"],
+        "made": trace["made"],
+        "plans": [_plan(plan) for plan in trace["plans"]],
+    }
+
+
+def _plan(plan: Mapping[str, Any]) -> dict[str, Any]:
+    measured, runs = plan["measured"], plan["runs"]
+    return {
+        "name": plan["name"],
+        "tasks": len(plan["tasks"]),
+        "steps": plan["steps"],
+        "runs": runs["count"],
+        "predicted_seconds": plan["predictions"]["seconds"],
+        "measured_seconds": runs["seconds"][-1] if runs["seconds"] else None,
+        "peak_bytes": plan["predictions"]["peak_bytes"],
+        "budget": plan["budget"],
+        "tasks_run_again": 0 if measured is None else sum(measured["again"].values()),
+        "slowest": plan["ops"][:3],
+    }
