@@ -16,6 +16,7 @@ from distgrad.errors import Source
 from distgrad.function import CALLS
 from distgrad.gradients import checked
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor
+from distgrad.html import block, line, listed, table
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.registry import gradient_function
 from distgrad.types import trainable
@@ -70,6 +71,12 @@ class Explanation:
             head = f"the gradient of {self.y!r} with respect to {self.x!r} is {what}:"
             tail = ""
         return "\n".join([head + tail, *(f"  - {cut}" for cut in self.cuts)])
+
+    def _repr_html_(self) -> str:
+        rows = [[cut.reason, cut.op, cut.type, str(cut.source or ""), cut.text] for cut in self.cuts]
+        cuts = table(["cut by", "op", "type", "line", "why"], rows, len(rows), "cuts") if rows else ""
+        carriers = line(f"carried by {listed(self.ops)}") if self.connected and self.ops else ""
+        return block(str(self).partition("\n")[0], carriers, cuts)
 
 
 def explain_gradient(y: Any, x: Any) -> Explanation:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from distgrad.collector import collector
 from distgrad.errors import Source, resolve, user_frame
+from distgrad.html import graph_html
 from distgrad.printing import format_ops
 from distgrad.registry import warn_of_unknown
 from distgrad.types import DType, Shape, Spec
@@ -350,6 +351,9 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {len(self.ops)} ops>"
+
+    def _repr_html_(self) -> str:
+        return graph_html(repr(self)[1:-1], self.ops)
 
     def __reduce__(self) -> Any:
         raise TypeError(f"{self!r} cannot be copied or pickled: programs can, see distgrad.scheduler.lower")

@@ -27,14 +27,16 @@ WIDTH, HEADS, LAYERS, CONTEXT = 64, 4, 2, 64
 def weights(vocabulary: int) -> dict[str, dg.Variable]:
     rng = np.random.default_rng(0)
 
-    def normal(name: str, *shape: int) -> dg.Variable:
-        return dg.Variable((rng.normal(size=shape) * shape[0] ** -0.5).astype("float32"), name=name)
+    def normal(name: str, *shape: int, scale: float = 1.0) -> dg.Variable:
+        return dg.Variable((rng.normal(size=shape) * scale * shape[0] ** -0.5).astype("float32"), name=name)
 
     params = {"embed": normal("embed", vocabulary, WIDTH), "place": normal("place", CONTEXT, WIDTH)}
     for i in range(LAYERS):
-        params[f"qkv{i}"], params[f"mix{i}"] = normal(f"qkv{i}", WIDTH, 3 * WIDTH), normal(f"mix{i}", WIDTH, WIDTH)
-        params[f"up{i}"], params[f"down{i}"] = normal(f"up{i}", WIDTH, 4 * WIDTH), normal(f"down{i}", 4 * WIDTH, WIDTH)
-    return params | {"read": normal("read", WIDTH, vocabulary)}
+        params[f"qkv{i}"] = normal(f"qkv{i}", WIDTH, 3 * WIDTH)
+        params[f"mix{i}"] = normal(f"mix{i}", WIDTH, WIDTH, scale=0.1)  # what is added begins small
+        params[f"up{i}"] = normal(f"up{i}", WIDTH, 4 * WIDTH)
+        params[f"down{i}"] = normal(f"down{i}", 4 * WIDTH, WIDTH, scale=0.1)
+    return params | {"read": normal("read", WIDTH, vocabulary, scale=0.1)}
 
 
 def attention(x, qkv, mix):

@@ -1,8 +1,8 @@
 """Fit a distribution of directions with functions that distgrad does not have: Bessel functions, from SciPy.
 
 A compass reads 40 degrees, give or take one. Directions are spread by the von Mises distribution, whose density
-exp(k cos(angle - mean)) / (2 pi I0(k)) has a Bessel function in it, and whose concentration k is some 3,000 for so steady
-a compass. Three things are shown:
+exp(k cos(angle - mean)) / (2 pi I0(k)) has a Bessel function in it, and whose concentration k is some 3,000 for so
+steady a compass. Three things are shown:
 
 1. `@dg.op` makes an op of a NumPy function, and `@dg.RegisterGradient` says what its gradient is.
 2. log(I0(k)) by the chain rule is NaN from k = 714 on: I0 overflows, and inf / inf is what remains. A session with

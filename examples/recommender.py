@@ -1,6 +1,6 @@
 """Who clicks what: a recommender whose embedding has a million rows, of which a step touches a few thousand.
 
-A click is predicted from the rows of a user and of an item: their dot product. A gradient with respect to the table is an
+A click is predicted from the rows of a user and of an item: their dot product. The gradient of the table is an
 `IndexedSlices`: the rows that the batch looked up, and their indices. It stays sparse from the lookup through the sum
 over shards to the update, which computes with those rows alone. (The new table is a copy of the old one with these rows
 changed: a step is a transaction, and until it has succeeded the old table must be there.)
@@ -8,8 +8,8 @@ changed: a step is a transaction, and until it has succeeded the old table must 
     python examples/recommender.py
     distgrad run examples/recommender.py --workers 2
 
-Prints how much smaller the gradients are than the table, how well clicks of other days are ranked (the area under the ROC
-curve: 0.5 is guessing), and that rows which no batch touched have the bits they began with.
+Prints how much smaller the gradients are than the table, how well clicks of another day are ranked (the area under the
+ROC curve: 0.5 is guessing), and that rows which no batch touched have the bits they began with.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WIDTH, GENRES = 16, 8
 def day(seed: int, rows: int, clicks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What was shown to whom, whether they clicked, and whether they like it: each item is of one of eight genres.
 
-    Some users come often and some items are shown often. Users have the rows of the first half, items those of the other.
+    Some users come often and some items are shown often. Users have the rows of the first half, items the others.
     """
     rng, half = np.random.default_rng(seed), rows // 2
-    user, item = (half * rng.uniform(size=(2, clicks)) ** 12).astype(np.int64)
+    user, item = (half ** rng.uniform(size=(2, clicks))).astype(np.int64) - 1  # the n-th comes 1/n as often
     taste = user * 7919 % 3**GENRES  # whose digits to the base of 3 say which genres the user likes
     likes = taste // 3 ** (item % GENRES) % 3 == 0
     clicked = rng.uniform(size=clicks) < np.where(likes, 0.9, 0.1)
@@ -94,8 +94,8 @@ def main(steps: int = 300, rows: int = 1_000_000, clicks: int = 4096, shards: in
     last = ranked(predict(other_ids), other_clicked)
 
     after, needs = table.numpy(), step.plan(ids, clicked).predictions.peak_bytes
-    print(f"\nthe table has {rows:,} rows, {before.nbytes / 1e6:,.1f} MB; a gradient has {values.nbytes / 1e6:,.3f} MB,")
-    print(f"and a step allocates {needs / 1e6:,.1f} MB, the new table among them")
+    print(f"\nthe table has {rows:,} rows and {before.nbytes / 1e6:,.1f} MB, a gradient {values.nbytes / 1e6:,.3f} MB;")
+    print(f"a step allocates {needs / 1e6:,.1f} MB, the new table among them")
     print(f"{touched.sum():,} rows were touched; the others are as before: {(after == before)[~touched].all()}")
     print(f"clicks of another day are ranked right with probability {first:.3f} before, {last:.3f} after,")
     print(f"and with {ranked(likes, other_clicked):.3f} by who knows everyone's taste")

@@ -16,6 +16,7 @@ from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.digest import content_digest
 from distgrad.scheduler.explain import explain
+from distgrad.scheduler.html import plan_html
 from distgrad.scheduler.memory import value_bytes
 from distgrad.scheduler.program import Program
 
@@ -111,6 +112,9 @@ class Plan:
 
     def __str__(self) -> str:
         return self.explain()
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
 
     @property
     def digest(self) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import warnings
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from distgrad.cli.console import AsJson, app, fail, say
-from distgrad.scheduler.cluster import Machine
-from distgrad.workers import calibrate as calibration
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.cluster import Machine
 
 
 @app.command()
@@ -19,8 +20,13 @@ def calibrate(
     as_json: AsJson = False,
     force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
 ) -> None:
-    """Measure the rates of this machine that predictions are made of, and keep them."""
-    count = _threads(threads)
+    """Measure this machine once, for predictions in its seconds."""
+    from distgrad.workers import calibrate as calibration
+
+    try:
+        count = None if threads is None else calibration.check_threads(threads)
+    except ValueError as e:
+        raise typer.BadParameter(str(e), param_hint="--threads") from None
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         try:
@@ -32,13 +38,6 @@ def calibrate(
     else:
         typer.echo(table(found))
         typer.echo(f"kept in {calibration.cache_file(count)}")
-
-
-def _threads(threads: int | None) -> int | None:
-    try:
-        return None if threads is None else calibration.check_threads(threads)
-    except ValueError as e:
-        raise typer.BadParameter(str(e), param_hint="--threads") from None
 
 
 def _progress(text: str) -> None:

@@ -7,16 +7,43 @@ in one line; any other is a plain traceback, as from every Python program.
 
 from __future__ import annotations
 
-from typing import Annotated, NoReturn
+import sys
+from typing import Annotated, Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from distgrad import __version__
 
 FAILED, MISUSED = 1, 2
 
+
+class Commands(TyperGroup):
+    """Commands whose wrong use is told in one line, too."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        try:
+            code = super().main(*args, **{**options, "standalone_mode": False})
+        except Exception as e:
+            told = getattr(e, "format_message", None)  # of the parser, whose classes depend on typer's version
+            if told is None:
+                raise
+            text, context = told(), getattr(e, "ctx", None)
+            if not text.startswith("Usage:"):  # the help, where a command is missing
+                hint = f" (see {context.command_path} --help)" if context is not None else ""
+                text = f"error: {' '.join(text.split())}{hint}"
+            typer.echo(text, err=True)
+            sys.exit(getattr(e, "exit_code", MISUSED))
+        sys.exit(code if isinstance(code, int) else 0)
+
+
 app = typer.Typer(
-    name="distgrad", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+    name="distgrad",
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
 )
 
 #: The option of commands whose result a script would read.

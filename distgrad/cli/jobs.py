@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from distgrad.cli.console import MISUSED, AsJson, app, fail, say
+from distgrad.cli.console import FAILED, MISUSED, AsJson, app, fail, say
 from distgrad.cli.run import INTERRUPTED
 
 if TYPE_CHECKING:
@@ -34,12 +34,13 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Of the job, as `distgrad 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Jobs]:
     """The jobs of a cluster; what goes wrong between it and us is an error of one line."""
-    from distgrad.workers.on_ray.jobs import Jobs, JobsError, usual_address
+    from distgrad.workers.on_ray.dashboard import JobsError, usual_address
+    from distgrad.workers.on_ray.jobs import Jobs
 
     try:
         yield Jobs(usual_address() if address is None else address)
     except JobsError as e:
-        fail(str(e), MISUSED if e.misuse else 1)
+        fail(str(e), MISUSED if e.misuse else FAILED)
 
 
 def follow(found: Jobs, id: str, address: str | None) -> Job:
@@ -95,7 +96,7 @@ def stop(id: Id, address: Address = None) -> None:
             return
         job = found.stop(id)
     if not job.over:
-        fail(f"job {id} is told to stop, but has not ended yet: see `distgrad jobs list`")
+        fail(f"job {id} is told to stop, but is still {job.status}: see `distgrad jobs list`")
     say(f"job {id} has ended: {job.status}")
 
 

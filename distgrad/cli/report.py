@@ -29,6 +29,8 @@ def report(
     from distgrad.report import page, read
 
     path = trace.with_suffix(".html") if output is None else output
+    if path.absolute() == trace.absolute():
+        fail(f"the page {path} would overwrite the trace: name another file with --output", MISUSED)
     try:
         document = read(trace)
     except OSError as e:

@@ -57,7 +57,7 @@ def run(
     finally:
         session.close()
     if trace is not None:
-        say(f"wrote {trace}" if trace.exists() else f"{trace} was not written: nothing ran in the session")
+        say(f"wrote {trace}" if session.last_run else f"{trace} was not written: nothing ran in the session")
     raise SystemExit(code)
 
 

@@ -17,6 +17,7 @@ SCRIPTS = (
     "page.model.js",
     "page.style.js",
     "page.text.js",
+    "page.chart.js",
     "page.graph.js",
     "page.timeline.js",
     "page.memory.js",

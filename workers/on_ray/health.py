@@ -132,8 +132,8 @@ def main(address: str) -> None:
     asked = {_task(ray, node["id"]): node for node in nodes[:ASKED]}
     for ref in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER)[0]:
         asked[ref]["versions"] = ray.get(ref)
-    store = int(ray.cluster_resources().get("object_store_memory", 0))
-    print(json.dumps({"nodes": nodes, "store": store, "here": versions()}))
+    resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    print(json.dumps({"nodes": nodes, "store": int(resources.get("object_store_memory", 0)), "here": versions()}))
     link.close()
 
 

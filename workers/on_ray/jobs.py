@@ -6,13 +6,10 @@ All use of Ray's job client is in here; Ray is imported once a dashboard has ans
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import re
 import shlex
-import socket
-import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,19 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.error import HTTPError, URLError
-from urllib.parse import urlsplit
-from urllib.request import urlopen
 
+from distgrad.workers.on_ray.dashboard import JobsError, checked, wants_token
 from distgrad.workers.on_ray.parcel import assemble, certain_bytes, explain_missing, requirements
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-#: Where Ray's dashboard listens unless it is told otherwise.
-USUAL = "http://127.0.0.1:8265"
-#: Seconds in which a dashboard must answer; in which one that answered before must do so again; in which a job stops.
-KNOCK, PATIENCE, STOPPING = 5.0, 30.0, 60.0
+#: Seconds in which a dashboard that answered before must do so again; in which a job stops.
+PATIENCE, STOPPING = 30.0, 30.0
 #: Bytes that no Ray takes in one upload; its dashboard takes a fifth, unless it is set up otherwise.
 LARGEST = 500 << 20
 #: The label of a job with what was submitted, for lists.
@@ -46,14 +39,6 @@ _CHATTY = (
     "ray._private.runtime_env.packaging",
     "ray._private.runtime_env.working_dir",
 )
-
-
-class JobsError(Exception):
-    """What a user can mend, in one line; `misuse` where he asked for what cannot be."""
-
-    def __init__(self, text: str, misuse: bool = False):
-        super().__init__(text)
-        self.misuse = misuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,7 @@ class Request:
     pip: Sequence[str] = ()
     id: str | None = None
     #: What the script's own process takes of the cluster: `entrypoint_num_cpus` and the like.
-    resources: Mapping[str, float] = field(default_factory=dict)
+    resources: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def entrypoint(self) -> str:
@@ -113,7 +98,7 @@ class Job:
         if self.status == "STOPPED":
             return "was stopped"
         if self.exit_code is None:
-            return f"failed: {_first_line(self.message)}"
+            return f"failed before its script began: {_first_line(self.message)} {_last_line(self.message)}"
         return f"failed with exit code {self.exit_code}{explain_missing(self.message)}"
 
 
@@ -122,7 +107,7 @@ class Jobs:
 
     def __init__(self, address: str):
         self.address = checked(address)
-        if _wants_token(self.address):
+        if wants_token(self.address):
             # As Ray does where it joins a cluster: it shows the token that it finds.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         with self._telling():
@@ -136,8 +121,7 @@ class Jobs:
             "working_dir": str(request.working_dir.resolve()),
             "env_vars": {"DISTGRAD_PROGRESS": "log", **request.env},
         }
-        pip = [*(requirements() if request.install else ()), *request.pip]
-        if pip:
+        if pip := _packages(request):
             environment["pip"] = pip
         with tempfile.TemporaryDirectory() as folder, self._telling():
             if request.ship:
@@ -209,7 +193,9 @@ class Jobs:
             yield
         except AuthenticationError as e:
             raise JobsError(_token(self.address, e)) from e
-        except OSError as e:  # those of the HTTP library are
+        except OSError as e:  # those of the HTTP library are, too
+            if e.filename is not None:
+                raise JobsError(f"{e.filename!r} cannot be uploaded: {e.strerror}", misuse=True) from e
             raise JobsError(f"the cluster at {self.address} does not answer: {_first_line(str(e))}") from e
         except (RuntimeError, ValueError) as e:
             raise _told(str(e), id, self.address) from e
@@ -226,69 +212,27 @@ class _Tail:
         """Read on until the log ends (True) or the connection does."""
         from aiohttp import ClientError
 
-        place = 0
-        try:
-            async for text in client.tail_job_logs(id):
-                new = text[max(0, self._written - place) :]
-                place += len(text)
-                if new:
-                    self._written = place
-                    self._write(new)
-        except (ClientError, ConnectionError, RuntimeError):
-            return False
-        return True
+        parts, place = client.tail_job_logs(id), 0
+        while True:
+            try:
+                text = await anext(parts)
+            except StopAsyncIteration:
+                return True
+            except (ClientError, ConnectionError, RuntimeError):
+                return False
+            new = text[max(0, self._written - place) :]
+            place += len(text)
+            if new:
+                self._written = place
+                self._write(new)  # what it raises is no matter of the connection
 
 
-def usual_address() -> str:
-    """The dashboard that the environment names, as for Ray's own commands; else that of this machine."""
-    named = [os.environ.get(name, "") for name in ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")]
-    return next((x for x in named if x.startswith(("http://", "https://"))), USUAL)
-
-
-def checked(address: str) -> str:
-    """The address without a trailing slash, if it can be one of a dashboard."""
-    try:
-        parts = urlsplit(address)
-        fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or too large; brackets that do not close
-        fine = False
-    if not fine or re.search(r"\s", address):
-        raise JobsError(
-            f"{address!r} is not the address of a Ray dashboard: that begins with http:// or https://, such as {USUAL}",
-            misuse=True,
-        )
-    return address.rstrip("/")
-
-
-def _wants_token(address: str) -> bool:
-    """Whether a dashboard wants to see a token; JobsError where there is none. Ray's own client would wait for minutes
-    where nobody answers."""
-    try:
-        with urlopen(f"{address}/api/version", timeout=KNOCK) as answer:
-            json.load(answer)["ray_version"]
-    except HTTPError as e:
-        if e.code in (401, 403):
-            return True
-        raise JobsError(f"{address} is no Ray dashboard: it answers {e.code} {e.reason}") from e
-    except (ValueError, KeyError, TypeError) as e:
-        raise JobsError(f"{address} is no Ray dashboard: it answers, but not with Ray's version") from e
-    except OSError as e:
-        return _unreachable(address, e.reason if isinstance(e, URLError) else e)
-    except Exception as e:  # what the HTTP library raises for an answer that is none
-        raise JobsError(f"{address} is no Ray dashboard: it does not speak HTTP ({type(e).__name__})") from e
-    return False
-
-
-def _unreachable(address: str, reason: Any) -> bool:
-    if isinstance(reason, ssl.SSLError):
-        return False  # Ray's client has certificates of its own
-    if isinstance(reason, socket.gaierror):
-        raise JobsError(f"there is no host {urlsplit(address).hostname!r} ({reason.strerror})", misuse=True)
-    why = f"within {KNOCK:g} s" if isinstance(reason, TimeoutError) else f"({reason})"
-    raise JobsError(
-        f"no Ray dashboard answers at {address} {why}. Is the cluster up, is this the port of its dashboard (8265 "
-        f"unless `ray start` was told otherwise), and may this machine reach it?"
-    )
+def _packages(request: Request) -> list[str]:
+    """What Ray shall install for a job."""
+    needed = requirements() if request.install else []
+    if request.install and not needed:
+        raise JobsError("what distgrad needs is not known here, where it is not installed: leave out --install", True)
+    return [*needed, *request.pip]
 
 
 def _client(address: str) -> JobSubmissionClient:
@@ -331,8 +275,8 @@ def _told(text: str, id: str | None, address: str) -> JobsError:
 
 def _too_large(most: str) -> JobsError:
     return JobsError(
-        f"the working folder is too large: Ray takes up to {most}. Name what the job does not need in a .rayignore file "
-        f"(as in a .gitignore), or choose a smaller folder with --working-dir",
+        f"the working folder is too large: Ray takes up to {most}. Name what the job does not need in a .rayignore "
+        f"file (as in a .gitignore), or choose a smaller folder with --working-dir",
         misuse=True,
     )
 

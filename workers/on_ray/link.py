@@ -59,6 +59,7 @@ class Link:
         #: What happened in the run that ended last, and what failures have cost so far.
         self.last: Report | None = None
         self.faults = Faults()
+        _hush_ray()
         if self.opened:
             _open(address, cpus, gpus, object_store_memory)
         elif address not in (None, "auto"):
@@ -67,7 +68,6 @@ class Link:
                 f"Session: this process is connected to Ray already (at {here}), so it cannot join {address!r}: leave "
                 f"out address, or call ray.shutdown() first"
             )
-        _handled_here()
         self.home = str(ray.get_runtime_context().get_node_id())
         self.nodes = _nodes(self.home)
         atexit.register(self.close)
@@ -218,15 +218,20 @@ def _token(e: BaseException) -> str:
     return ". It wants an authentication token: set RAY_AUTH_MODE=token, and give this machine the cluster's token"
 
 
-def _handled_here() -> None:
-    """Errors of tasks are raised by the run that submitted them: Ray need not print those once more whose objects
-    nobody asked for."""
+def _hush_ray() -> None:
+    """What Ray need not print: errors of tasks whose objects nobody asked for, which the run that submitted them
+    raises; and, at every start, that it asks for a token, which is as it should be."""
     logging.getLogger("ray._private.worker").addFilter(_is_not_ours)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_no_token)
 
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
     text = record.getMessage()
     return not (text.startswith("Unhandled error") and "ray::run_task()" in text)
+
+
+def _is_no_token(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Token authentication is enabled")
 
 
 def _nodes(home: str) -> list[Node]:

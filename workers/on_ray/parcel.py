@@ -6,25 +6,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-import distgrad
-from distgrad import scheduler, workers
+from distgrad import errors, scheduler, workers
 
 
 def assemble(folder: Path) -> Path:
     """A copy of this distgrad as one package folder. In a checkout it lies in three, which only its install joins."""
     made = folder / "distgrad"
-    _copy(distgrad.__path__, made)
-    _copy(scheduler.__path__, made / "scheduler")
-    _copy(workers.__path__, made / "workers")
+    for module, to in ((errors, made), (scheduler, made / "scheduler"), (workers, made / "workers")):
+        source = Path(str(module.__file__)).parent
+        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     return made
-
-
-def _copy(source: Sequence[str], to: Path) -> None:
-    shutil.copytree(source[0], to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
 
 
 #: What Ray leaves out of a folder by itself; files that name what else it leaves out.
@@ -57,14 +51,15 @@ def requirements() -> list[str]:
 
 def explain_missing(log: str) -> str:
     """What to do where the end of a failed job's log says that Python or a module is missing."""
-    if re.search(r"python\S*: (command )?not found", log):
+    last = "\n".join(log.strip().splitlines()[-3:])
+    if re.search(r"python\S*: (command )?not found", last):
         return ": the cluster has no such command; name its Python with --python"
-    found = re.search(r"No module named '?(\w+)", log)
+    found = re.search(r"No module named '?(\w+)(?![\w.])", last)  # of a.b it would have an a
     if found is None:
         return ""
     name = found[1]
     if name == "distgrad":
         return ": the cluster has no distgrad; submit without --no-ship"
-    ours = name in [re.split(r"[^\w-]", x)[0].replace("-", "_") for x in requirements()]
-    needs, option = (", which distgrad needs", "--install") if ours else ("", "--pip")
-    return f": the cluster's Python has no {name!r}{needs}; install it, submit with {option}, or choose with --python"
+    if name in [re.split(r"[^\w-]", x)[0].replace("-", "_") for x in requirements()]:
+        return f": the cluster's Python lacks {name!r}, which distgrad needs; submit with --install, or choose --python"
+    return f": there is no module {name!r} there; is it missing in the working folder, or a package for --pip?"

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import runpy
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
-from io import StringIO
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import distgrad as dg
 
+from ...examples import SMALL, run
 from ..tables import ROWS as ROWS_OF
 from ..tables import fed_rows
 
-EXAMPLES = Path(__file__).parents[3] / "examples"
 VOCABULARY, WIDTH, CLASSES, ROWS = 40, 24, 5, 12
 
 
@@ -111,17 +108,10 @@ def rows(family: str) -> str:
     return digest(dg.runtime.current().run(fed.fetches, fed.feeds))  # type: ignore[attr-defined]
 
 
-def example(name: str) -> str:
-    """What an example comes to, in a few steps; what it prints is left aside."""
-    with redirect_stdout(StringIO()):
-        made = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"](steps=5)
-    return digest([np.asarray(made)])
-
-
 def digests(tables: bool = True) -> dict[str, str]:
     """In the current session."""
     found = {"train": train(), **{f"{count} shards": shards(count) for count in (1, 2, 3, 4)}}
-    found |= {path.stem: example(path.stem) for path in sorted(EXAMPLES.glob("*.py"))}
+    found |= {name: digest([run(name)[0]]) for name in SMALL}
     return found | ({f"ops of {family}": rows(family) for family in ROWS_OF} if tables else {})
 
 

@@ -1,0 +1,32 @@
+"""The examples at a size that suits tests, run as they stand in their folder."""
+
+from __future__ import annotations
+
+import runpy
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+#: What `main` of each example is given.
+SMALL: dict[str, dict[str, Any]] = {
+    "char_gpt": {"steps": 6, "rows": 4, "letters": 3},
+    "custom_op": {"readings": 200, "steps": 6},
+    "inverse_problem": {"iterations": 6, "size": 10, "sections": 2},
+    "monte_carlo_greeks": {"paths": 64, "shards": 4},
+    "quickstart": {"steps": 5},
+    "recommender": {"steps": 4, "rows": 2000, "clicks": 64},
+}
+
+
+def run(name: str, **more: Any) -> tuple[Any, str]:
+    """What an example comes to in the current session, as an array, and what it prints."""
+    printed = StringIO()
+    main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
+    with redirect_stdout(printed):
+        made = main(**{**SMALL[name], **more})
+    return np.asarray(made), printed.getvalue()

@@ -1,0 +1,102 @@
+"""Traces of runs on Ray: what a worker process tells of itself, and that telling changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+from distgrad import progress
+
+pytestmark = pytest.mark.ray
+
+rng = np.random.default_rng(0)
+W, X = rng.normal(size=(200, 300)), rng.normal(size=(4000, 200))
+
+
+def loss(w: Any, x: Any) -> Any:
+    return np.mean(np.tanh(x @ w) ** 2)
+
+
+step = dg.data_parallel(dg.value_and_grad(loss), shards=4)
+
+
+@pytest.fixture(scope="module")
+def traced(ray_session: dg.Session, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The plan of a trace, with its last run."""
+    path = tmp_path_factory.mktemp("traces") / "trace.json"
+    with dg.Session("ray", workers=2, granularity=1e-3, trace=path):
+        for _ in range(3):
+            step(W, X)
+    made: dict[str, Any] = json.loads(path.read_text())["distgrad"]["plans"][0]
+    return made
+
+
+def test_tasks_are_told_by_the_process_that_ran_them(traced: dict[str, Any]) -> None:
+    ran = traced["measured"]
+    assert len(ran["start"]) == len(traced["tasks"]) > 1
+    pids = [int(place.removeprefix("process ")) for place in ran["places"]]
+    assert os.getpid() not in pids
+    assert 1 <= len(pids) <= len(traced["tasks"])
+
+
+def test_readers_begin_after_their_makers_end(traced: dict[str, Any]) -> None:
+    ran = traced["measured"]
+    reads = [(j, k) for k, task in enumerate(traced["tasks"]) for j in task["reads"]]
+    assert reads
+    assert all(ran["start"][k] >= ran["end"][j] - 5e-3 for j, k in reads)
+
+
+def test_ops_are_timed_on_the_workers(traced: dict[str, Any]) -> None:
+    assert traced["ops_measured"]
+    assert any(row["op"] == "MatMul" and row["line"].startswith("test_traces.py:") for row in traced["ops"])
+
+
+def test_all_runs_are_counted(traced: dict[str, Any]) -> None:
+    assert traced["runs"]["count"] == 3
+
+
+def test_a_run_that_is_recorded_has_the_same_bits(ray_session: dg.Session) -> None:
+    with ray_session_again(trace=True):
+        value, grad = step(W, X)
+    with ray_session_again():
+        again, grad_again = step(W, X)
+    assert value == again
+    assert (grad == grad_again).all()
+
+
+def ray_session_again(**options: Any) -> dg.Session:
+    """Another session on the Ray that this process has joined."""
+    return dg.Session("ray", workers=2, **options)
+
+
+@pytest.fixture
+def told() -> Iterator[list[progress.Work]]:
+    """What begins and is told of."""
+    found: list[progress.Work] = []
+    begin = progress.begin
+
+    def note(*args: Any, **kwargs: Any) -> progress.Work:
+        found.append(begin(*args, **kwargs))
+        return found[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(progress, "_chosen", "log")
+        patch.setattr(progress, "_start", lambda: None)
+        patch.setattr(progress, "begin", note)
+        yield found
+
+
+def test_the_progress_of_a_run_is_told_task_by_task(ray_session: dg.Session, told: list[progress.Work]) -> None:
+    with ray_session_again():
+        step(W, X)
+    run = told[-1]
+    assert (run.stage, run.unit) == ("running", "tasks")
+    assert run.done == run.total
+    assert run.share == pytest.approx(1.0)
+    assert progress._works == []
