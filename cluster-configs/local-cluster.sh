@@ -28,31 +28,34 @@ number() {
     [[ $1 =~ ^[1-9][0-9]*$ ]] || fail "$2 is '$1', but must be a number of at least 1" 2
 }
 
-# A port that is free now. Ray picks its others itself, but not that of its client server, whose default may be in use.
+# A port that is free now. Ray picks most of its ports itself, but not those of a node's agent, which starts jobs, and of
+# its client server: another node on this machine may have their defaults.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# node FOLDER OPTIONS...: one more node, whose process is noted in the folder.
+# node FOLDER NUMBER OPTIONS...: one more node, whose process is noted in the folder. It has a folder of its own: nodes that
+# shared one would remove the files of each other's jobs.
 node() {
-    local folder=$1
-    shift
-    ray start --block --node-ip-address="$ADDRESS" --object-store-memory="$STORE" --temp-dir="$folder/ray" \
-        --disable-usage-stats "$@" >>"$folder/log" 2>&1 </dev/null &
+    local folder=$1 own=$1/$2 port
+    port=$(free_port)
+    shift 2
+    ray start --block --node-ip-address="$ADDRESS" --object-store-memory="$STORE" --temp-dir="$own" \
+        --dashboard-agent-listen-port="$port" --disable-usage-stats "$@" >>"$folder/log" 2>&1 </dev/null &
     echo $! >>"$folder/pids"
     disown
 }
 
 # alive PID FOLDER: whether it is still the node that was started, and not another process with its number.
 alive() {
-    ps -o args= -p "$1" 2>/dev/null | grep -q -- "--temp-dir=$2/ray"
+    ps -o args= -p "$1" 2>/dev/null | grep -q -- "--temp-dir=$2/"
 }
 
 # joined FOLDER COUNT: whether so many nodes have started. Fails for good when one of them has ended.
 joined() {
     local pid
     while read -r pid; do
-        alive "$pid" "$1" || { tail -n 20 "$1/log" >&2; end "$1"; fail "a node did not start; its log is $1/log"; }
+        kill -0 "$pid" 2>/dev/null || { tail -n 20 "$1/log" >&2; end "$1"; fail "a node did not start; its log is $1/log"; }
     done <"$1/pids"
     [[ $(grep -c "Ray runtime started" "$1/log") -ge $2 ]]
 }
@@ -72,12 +75,13 @@ start() {
     command -v ray >/dev/null || fail "there is no command ray: activate the environment in which distgrad is installed"
     [[ $RAY_AUTH_MODE != token ]] || ray get-auth-token --generate >/dev/null 2>&1
     folder=$(mktemp -d /tmp/distgrad-XXXXXX) # short: Ray's sockets lie below it, and their paths have a limit
-    node "$folder" --head --num-cpus="$cpus" --port=0 --dashboard-host="$ADDRESS" \
+    touch "$folder/log"
+    node "$folder" 1 --head --num-cpus="$cpus" --port=0 --dashboard-host="$ADDRESS" \
         --ray-client-server-port="$(free_port)"
     await "$folder" 1
-    address=$(cat "$folder/ray/ray_current_cluster")
+    address=$(cat "$folder/1/ray_current_cluster")
     for ((n = 2; n <= nodes; n++)); do
-        node "$folder" --address="$address" --num-cpus="$cpus"
+        node "$folder" "$n" --address="$address" --num-cpus="$cpus"
     done
     await "$folder" "$nodes"
     echo "nodes:   $nodes, cpus of each: $cpus"

@@ -101,8 +101,8 @@ def ray_commands() -> Iterator[tuple[str, str]]:
         yield JOB, "ray start " + " ".join(f"--{key}={value}" for key, value in group["rayStartParams"].items())
     text = (CONFIGS / "local-cluster.sh").read_text().replace("\\\n", " ")
     for line in re.findall(r"^ *(ray start [^>]*) >>", text, re.M):
-        yield "local-cluster.sh", line.replace('"$@"', "").replace("$STORE", "1")
-    for line in re.findall(r'node "\$folder" (.*)', text):
+        yield "local-cluster.sh", re.sub(r'"\$@"', "", line).replace("$STORE", "1").replace("$port", "1")
+    for line in re.findall(r'node "\$folder" \S+ (.*)', text):
         number = re.sub(r'"\$\(free_port\)"|"\$cpus"', "1", line)
         yield "local-cluster.sh", f"ray start {number}"
 

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import click
 import pytest
 import typer
 
@@ -125,9 +124,8 @@ def test_a_command_on_a_page_exists_with_its_options(page: str, line: Line) -> N
     words = list(line.words)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
-    if "--version" not in words:
-        with command.make_context("distgrad", words) as context:
-            assert isinstance(context, click.Context) or context.params is not None
+    if "--version" not in words:  # which would end here
+        command.make_context("distgrad", words)
 
 
 def saved(page: str, folder: Path) -> None:

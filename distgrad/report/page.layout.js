@@ -27,12 +27,21 @@ function shortEdges(count, edges, layer, points) {
   return edges.map((_, i) => spans[i] <= most);
 }
 
-function operatorsFor(size, count) {
+/* The layers that are known already. The library would find its own for each part of the plan that hangs together by
+   the edges it is given, and so put tasks before what they read by an edge that was left out. */
+function knownLayers(layer) {
+  return (graph) => {
+    for (const node of graph.nodes()) node.y = layer[node.data];
+    return Math.max(...layer);
+  };
+}
+
+function operatorsFor(size, layer) {
   if (size <= CAREFUL) {
     return [d3.layeringSimplex(), d3.decrossTwoLayer().order(d3.twolayerAgg()), d3.coordSimplex()];
   }
-  const layering = d3.layeringLongestPath().topDown(true);
-  if (count <= QUICK / 2) return [layering, d3.decrossTwoLayer().order(d3.twolayerAgg()).passes(4), d3.coordGreedy()];
+  const layering = knownLayers(layer);
+  if (layer.length <= QUICK / 2) return [layering, d3.decrossTwoLayer().order(d3.twolayerAgg()).passes(4), d3.coordGreedy()];
   return [layering, d3.decrossDfs(), d3.coordGreedy()];
 }
 
@@ -54,7 +63,7 @@ function placed({ count, edges, size, gap, view }) {
   const graph = d3.graph();
   const nodes = Array.from({ length: count }, (_, k) => graph.node(k));
   const links = edges.map(([from, to], i) => (kept[i] ? graph.link(nodes[from], nodes[to]) : null));
-  const [layering, decross, coord] = operatorsFor(all, count);
+  const [layering, decross, coord] = operatorsFor(all, layer);
   const layout = d3.sugiyama().layering(layering).decross(decross).coord(coord);
   const found = layout.nodeSize(right ? [size[1], size[0]] : size).gap(gap)(graph);
   const turned = ([x, y]) => (right ? [y, x] : [x, y]);
