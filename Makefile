@@ -61,7 +61,7 @@ conformance: $(PEERS_READY)  ## compare the gradients with TensorFlow's
 	$(PEERS)/bin/python tests/conformance/run.py $(ARGS)
 
 docs: $(DEV_READY)  ## build the site of docs/ into build/site, strictly
-	$(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site $(ARGS)
 
 docs-numpy: $(CORE_READY)  ## regenerate docs/numpy.md
 	$(VENV)/bin/python docs/make_numpy.py

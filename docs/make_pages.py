@@ -64,7 +64,7 @@ def commands() -> dict[str, Any]:
 
 
 def help_of(command: str) -> str:
-    return CliRunner().invoke(app, [*command.split(), "--help"], prog_name="distgrad", terminal_width=100).output
+    return CliRunner().invoke(app, [*command.split(), "--help"], prog_name="distgrad", terminal_width=80).output
 
 
 # -- the API -----------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def definition(name: str, it: Any) -> str:
 
 
 def function_of(name: str, it: Any, decorator: str = "") -> str:
-    return f"{decorator}def {name}{signature(it)}:\n{indented(quoted(inspect.getdoc(it)))}"
+    return f"{decorator}def {name}{signature(it)}:\n{indented(quoted(it.__doc__))}"
 
 
 def class_of(name: str, it: type) -> str:

@@ -18,17 +18,20 @@ def graph() -> Iterator[dg.Graph]:
     dg.check_graph(g)
 
 
-#: Where the tests are that run on Ray.
+#: Where the tests are that run on Ray, and which of them start clusters of their own in other processes.
 ON_RAY = ("tests/on_ray/", "tests/faults/", "tests/test_pages.py")
+APART = ("tests/on_ray/test_jobs.py", "tests/on_ray/test_local_cluster.py")
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """All that runs on Ray goes to one process, which has one cluster; the rest goes wherever there is room."""
+    """All that shares the cluster of a process goes to one; the rest goes wherever there is room."""
     from xdist.scheduler import LoadScopeScheduling
 
     class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(APART):
+                return nodeid.partition("::")[0]
             return "ray" if nodeid.startswith(ON_RAY) else nodeid
 
     return Scheduling(config, log)

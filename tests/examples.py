@@ -14,12 +14,12 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 #: What `main` of each example is given.
 SMALL: dict[str, dict[str, Any]] = {
-    "char_gpt": {"steps": 6, "rows": 4, "letters": 3},
-    "custom_op": {"readings": 200, "steps": 6},
-    "inverse_problem": {"iterations": 6, "size": 10, "sections": 2},
-    "monte_carlo_greeks": {"paths": 64, "shards": 4},
+    "char_gpt": {"steps": 2, "rows": 4, "letters": 1},
+    "custom_op": {"readings": 100, "steps": 2},
+    "inverse_problem": {"iterations": 1, "size": 8, "sections": 1},
+    "monte_carlo_greeks": {"paths": 32, "shards": 2, "bumping": False},
     "quickstart": {"steps": 5},
-    "recommender": {"steps": 4, "rows": 2000, "clicks": 64},
+    "recommender": {"steps": 2, "rows": 2000, "clicks": 64},
 }
 
 

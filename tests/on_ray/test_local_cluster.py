@@ -25,11 +25,11 @@ with dg.Session("ray", address=sys.argv[1], timeout=60):
 """
 
 
-def run(*line: str) -> str:
+def run(*line: str, cwd: Path | None = None) -> str:
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     env = os.environ | {"PATH": tools, "STORE": "100000000", "RAY_AUTH_MODE": "token"}
     env.pop("RAY_ADDRESS", None)
-    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -42,15 +42,19 @@ def processes(folder: str) -> set[int]:
     return {p.pid for root in roots for p in (root, *root.children(recursive=True))}
 
 
-def test_two_nodes_are_started_joined_and_ended_without_a_process_left() -> None:
+def test_two_nodes_are_joined_take_a_job_and_end_without_a_process_left(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text("import distgrad as dg\nprint('made', dg.grad(dg.exp)(0.0))\n")
     said = dict(line.split(":", 1) for line in run(str(SCRIPT), "start", "2", "1").splitlines())
     stop = said["stop"].split()
     try:
         joined = run(sys.executable, "-c", JOIN, said["address"].strip())
+        submit = ["submit", "job.py", "--working-dir", str(tmp_path), "--address", said["jobs"].strip()]
+        log = run(sys.executable, "-m", "distgrad", *submit, cwd=tmp_path)
         started = processes(stop[-1])
     finally:
         run(*stop)
     assert joined == "2 4.0\n"
+    assert "made 1.0" in log
     assert len(started) > 4
     assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []
     assert not Path(stop[-1]).exists()

@@ -76,12 +76,14 @@ class Browser:
         box = self.driver.find_element("id", chart)
         self.driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", box)
         at = round(x - box.size["width"] / 2), round(y - box.size["height"] / 2)
-        chain = webdriver.ActionChains(self.driver, duration=50).move_to_element_with_offset(box, *at)
-        if click:
-            chain.click()
+        chain = webdriver.ActionChains(self.driver, duration=50)
         if wheel:
             origin = webdriver.common.actions.wheel_input.ScrollOrigin.from_element(box, *at)
             chain.key_down("\ue009").scroll_from_origin(origin, 0, wheel).key_up("\ue009")
+        else:
+            chain.move_to_element_with_offset(box, *at)
+        if click:
+            chain.click()
         chain.perform()
 
     def approach(self, chart: str, k: int) -> tuple[float, float]:
