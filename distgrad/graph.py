@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -167,7 +167,7 @@ class Graph:
         self.reads: dict[Any, Tensor] = {}
         #: Functions called in this graph, by name, for SymbolicGradient(f="name").
         self.functions: dict[str, Any] = {}
-        self._memos: dict[str, dict[Any, Any]] = {}
+        self._memos: dict[str, Any] = {}
         self._names: dict[str, int] = {}
         self._scope = ""
         self._device: str | None = None
@@ -233,10 +233,11 @@ class Graph:
             f"from the same graph. Build both in one `with graph:`, or run one and feed its value to the other."
         )
 
-    def memo(self, what: str) -> dict[Any, Any]:
+    def memo(self, what: str, make: Callable[[], Any] = dict) -> Any:
         """What others remember about this graph. It lives here so that both die together: what is remembered refers to
         the graph, and a weak map whose values refer to their keys never lets go."""
-        return self._memos.setdefault(what, {})
+        found = self._memos.get(what)
+        return self._memos.setdefault(what, make()) if found is None else found
 
     def local(self, tensor: Tensor) -> Tensor:
         """The tensor itself; an error if it is of another graph. A function knows more."""

@@ -131,6 +131,8 @@ class Planner:
 
 def _name(ops: Sequence[Operation]) -> str:
     """What a run is called: as its function, or as what is fetched of a graph that was built by hand."""
+    if not ops:
+        return "nothing"
     graph = ops[0].graph
     return graph.name if isinstance(graph, FuncGraph) else ops[0].name
 

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,20 @@ class Recording:
     def __init__(self, path: Path | None = None):
         self.path = path
         self.last: Report | None = None
-        self._entries: dict[str, Entry] = {}
+        #: By the identity of plans, which are kept here: the digest of one takes longer than many a run.
+        self._entries: dict[int, Entry] = {}
         self._lock = threading.Lock()
         if path is not None:
             atexit.register(self.close)
 
     def add(self, name: str, plan: Plan, report: Report) -> None:
         with self._lock:
-            entry = self._entries.pop(plan.digest, None) or Entry(plan, name, seconds=deque(maxlen=RUNS))
-            self._entries[plan.digest] = entry
-            entry.last = self.last = report
+            self.last = report
+            if not plan.tasks:  # what was given is what is wanted: there is nothing to tell
+                return
+            entry = self._entries.pop(id(plan), None) or Entry(plan, name, seconds=deque(maxlen=RUNS))
+            self._entries[id(plan)] = entry
+            entry.last = report
             entry.count += 1
             entry.seconds.append(report.seconds)  # type: ignore[attr-defined]
             if len(self._entries) > PLANS:
@@ -43,10 +48,11 @@ class Recording:
         """The trace; ValueError where nothing ran."""
         from distgrad import __version__
 
-        with self._lock:
-            if not self._entries:
-                raise ValueError("nothing was recorded: no run has ended in this session yet")
-            return document(list(self._entries.values()), __version__)
+        with self._lock:  # runs that end meanwhile wait for this copy, not for the document
+            entries = [replace(entry, seconds=list(entry.seconds)) for entry in self._entries.values()]
+        if not entries:
+            raise ValueError("nothing was recorded: no run has ended in this session yet")
+        return document(entries, __version__)
 
     def close(self) -> None:
         """Write what was recorded to the path that was asked for."""
@@ -58,7 +64,7 @@ class Recording:
 
 def target(path: str | os.PathLike[str]) -> Path:
     """Where a trace or a report shall be written; ValueError where that cannot be."""
-    found = Path(path)
+    found = Path(path).absolute()  # the process may go to another folder meanwhile
     if found.suffix not in (".json", ".html"):
         raise ValueError(f"{found}: a trace is a .json file, a report a .html file")
     if not found.parent.is_dir():

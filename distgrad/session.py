@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -230,11 +231,15 @@ class Session:
     def _ready(
         self, graph: Graph, key: Any, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
     ) -> _Ready:
-        known: dict[Any, _Ready] = graph.memo("ready")
-        ready = known.get((key, self._planner))
+        # what a session has ready of a graph goes with the session: it may have a recording, or a connection
+        planners = graph.memo("ready", WeakKeyDictionary)
+        known: dict[Any, _Ready] | None = planners.get(self._planner)
+        if known is None:
+            known = planners.setdefault(self._planner, {})
+        ready = known.get(key)
         if ready is None:
             engine = self._planner.engine(tensors, feeds, effects)
-            ready = known[key, self._planner] = _Ready(engine, {v.key: v for v in graph.handles})
+            ready = known[key] = _Ready(engine, {v.key: v for v in graph.handles})
         return ready
 
 

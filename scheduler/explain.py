@@ -119,7 +119,7 @@ def _tasks(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
     for k in sorted(order):
         task = plan.tasks[k]
         costs = [(seconds[i], plan.program.steps[i]) for i in task.steps]
-        ops = ops_text([(step.type, cost) for cost, step in costs])
+        ops = ops_text([(step.type, cost, 1) for cost, step in costs])
         where = summed([(str(step.source), cost) for cost, step in costs])[0][0]
         place = f"{task.worker}" if task.device is None else f"{task.worker} @{task.device}"
         sizes = [f"{len(task.steps)}", f"{len(task.reads)}", f"{len(task.gives)}"]
@@ -127,10 +127,12 @@ def _tasks(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
     return _table(_title("tasks", "longest", len(order), len(plan.tasks)), rows)
 
 
-def ops_text(items: Sequence[tuple[str, float]]) -> str:
-    """Op types with their counts, those that take longest first."""
-    count = Counter([name for name, _ in items])
-    names = [name for name, _ in summed(items)]
+def ops_text(items: Sequence[tuple[str, float, int]]) -> str:
+    """Ops with how many there are, those that take longest first; of names, seconds and counts."""
+    count: Counter[str] = Counter()
+    for name, _, n in items:
+        count[name] += n
+    names = [name for name, _ in summed([(name, cost) for name, cost, _ in items])]
     text = ", ".join([f"{name} ×{count[name]}" if count[name] > 1 else name for name in names[:NAMED]])
     return text + (f", +{len(names) - NAMED} more" if len(names) > NAMED else "")
 

@@ -49,7 +49,7 @@ def _tasks(plan: Plan) -> str:
 def _task(plan: Plan, k: int, seconds: list[float]) -> list[str]:
     task = plan.tasks[k]
     steps = [(plan.program.steps[i], seconds[i]) for i in task.steps]
-    ops = ops_text([(step.type, cost) for step, cost in steps])
+    ops = ops_text([(step.type, cost, 1) for step, cost in steps])
     where = summed([(str(step.source), cost) for step, cost in steps])[0][0]
     place = f"{task.worker}" if task.device is None else f"{task.worker} @{task.device}"
     return [f"{k}", place, time_text(task.seconds), bytes_text(task.memory), f"{len(task.steps)}", ops, where]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from distgrad.scheduler.program import Step
+from distgrad.scheduler.program import CALL, Step
 
 if TYPE_CHECKING:
     from distgrad.progress import Work
@@ -97,16 +97,17 @@ class Shares:
 
 
 def op_text(step: Step) -> str:
-    """An op as reports name it; of a fused step, the ops inside.
+    """An op as reports name it; of a fused step or a call, the ops inside.
 
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) * x + x).plan(numpy.ones(100_000))
     >>> [op_text(step) for step in plan.program.steps]
     ['Exp + Mul + Add']
     """
-    if not step.body:
+    inner = step.attrs["inner"].program.steps if step.type == CALL else step.body
+    if not inner:
         return step.type
-    types = Counter([inner.type for inner in step.body])
+    types = Counter([each.type for group in inner for each in group.body or (group,)])
     names = [f"{count} {name}" if count > 1 else name for name, count in types.items()]
     more = len(names) - NAMED
     return " + ".join(names[:NAMED]) + (f" + {more} more" if more > 0 else "")

@@ -7,16 +7,18 @@ report draws: per plan its tasks, bundles, predictions and measurements. Plain d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.explain import ops_text, summed
 from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.plan import Plan
-from distgrad.scheduler.prices import needs_of, prices
-from distgrad.scheduler.reports import Report, op_text
+from distgrad.scheduler.prices import Needs, needs_of, prices
+from distgrad.scheduler.program import CALL, Inner, Program, Step
+from distgrad.scheduler.reports import OpTime, Report, op_text
 from distgrad.scheduler.simulate import Timeline, held, replay
 
 #: Of the document; a reader that knows another one says so.
@@ -62,8 +64,7 @@ class _Described:
 
     def __init__(self, entry: Entry):
         plan = self._plan = entry.plan
-        needs = needs_of(plan.program, plan.cluster, plan.options)
-        self._costs = [cost.seconds for cost in prices(plan.program, plan.cluster, needs)]
+        self._ops = _priced(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
         self._giver = {v: k for k, task in enumerate(plan.tasks) for v in task.gives}
         timeline, report = replay(plan), entry.last
         ops = self._predicted_ops()
@@ -99,13 +100,13 @@ class _Described:
 
     def _task(self, k: int) -> dict[str, Any]:
         plan, task = self._plan, self._plan.tasks[k]
-        steps = [(plan.program.steps[i], self._costs[i]) for i in task.steps]
+        ops = [op for i in task.steps for op in self._ops[i]]
         reads = sorted({self._giver[v] for v in task.reads if v in self._giver})
-        sums = [cost for step, cost in steps if any(inner.type in GATHERS for inner in step.body or (step,))]
-        is_sum = len(reads) > 1 and 2 * sum(sums) >= sum([cost for _, cost in steps])
+        sums = [op.seconds for i in task.steps if _gathers(plan.program.steps[i]) for op in self._ops[i]]
+        is_sum = len(reads) > 1 and 2 * sum(sums) >= sum([op.seconds for op in ops])
         return {
-            "ops": ops_text([(op_text(step), cost) for step, cost in steps]),
-            "line": summed([(str(step.source), cost) for step, cost in steps])[0][0],
+            "ops": ops_text([(op.op, op.seconds, op.calls) for op in ops]),
+            "line": summed([(op.line, op.seconds) for op in ops])[0][0],
             "steps": len(task.steps),
             "seconds": _rounded(task.seconds),
             "memory": task.memory,
@@ -119,21 +120,13 @@ class _Described:
         }
 
     def _predicted_ops(self) -> dict[tuple[str, str], dict[str, Any]]:
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for step, cost in zip(self._plan.program.steps, self._costs, strict=True):
-            key = op_text(step), str(step.source)
-            row = found.setdefault(key, {"op": key[0], "line": key[1], "seconds": 0.0, "calls": 0, "predicted": 0.0})
-            row["seconds"] = row["predicted"] = row["predicted"] + cost
-            row["calls"] += 1
+        found = _added([op for ops in self._ops for op in ops])
+        for row in found.values():
+            row["predicted"] = row["seconds"]
         return found
 
     def _measured_ops(self, report: Report, predicted: dict[tuple[str, str], dict[str, Any]]) -> list[dict[str, Any]]:
-        found: dict[tuple[str, str], dict[str, Any]] = {}
-        for token in report.tokens.values():
-            for op, line, seconds, calls in token.ops:
-                row = found.setdefault((op, line), {"op": op, "line": line, "seconds": 0.0, "calls": 0})
-                row["seconds"] += seconds
-                row["calls"] += calls
+        found = _added([op for token in report.tokens.values() for op in token.ops])
         for key, row in found.items():
             row["predicted"] = predicted[key]["predicted"] if key in predicted else None
         return sorted(found.values(), key=lambda row: -row["seconds"])[:MOST_OPS]
@@ -146,8 +139,9 @@ class _Described:
         order = sorted(dict.fromkeys([(nodes[token.node], token.pid) for token in first]), key=lambda at: at[0])
         places = {at: i for i, at in enumerate(order)}
         worker = [places[nodes[token.node], token.pid] for token in tokens]
-        begin = min([report.began, *[token.start for token in tokens]])
-        start, end = [token.start - begin for token in tokens], [token.end - begin for token in tokens]
+        zero = _zeros(report)
+        start = [max(token.start - zero[token.node], 0.0) for token in tokens]
+        end = [max(token.end - zero[token.node], 0.0) for token in tokens]
         resident: list[list[list[float]]] = [[] for _ in places]
         for k in sorted(range(len(tokens)), key=end.__getitem__):
             if tokens[k].resident:
@@ -163,6 +157,47 @@ class _Described:
             "again": again,
             "reasons": report.reasons,
         }
+
+
+def _priced(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[list[OpTime]]:
+    """Per step what it should take, by op and line; of a call, the ops inside."""
+    called: dict[Inner, list[OpTime]] = {}
+    made = []
+    for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):
+        if step.type != CALL:
+            made.append([OpTime(op_text(step), str(step.source), cost.seconds, 1)])
+            continue
+        inner: Inner = step.attrs["inner"]
+        if inner not in called:
+            rows = _added([op for ops in _priced(inner.program, cluster, needs) for op in ops])
+            called[inner] = [OpTime(**row) for row in rows.values()]
+        made.append(called[inner])
+    return made
+
+
+def _added(ops: Iterable[tuple[str, str, float, int]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Seconds and calls by op and line."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for op, line, seconds, calls in ops:
+        row = found.setdefault((op, line), {"op": op, "line": line, "seconds": 0.0, "calls": 0})
+        row["seconds"] += seconds
+        row["calls"] += calls
+    return found
+
+
+def _gathers(step: Step) -> bool:
+    return any(inner.type in GATHERS for inner in step.body or (step,))
+
+
+def _zeros(report: Report) -> dict[str, float]:
+    """By node, what its clock said when the run began. Clocks differ; where one differs so much that its tasks would
+    have begun before the run, or ended after it, it is set right by what is known: they did not."""
+    began, ended = report.began, report.began + report.seconds
+    spans: dict[str, tuple[float, float]] = {}
+    for token in report.tokens.values():
+        first, last = spans.get(token.node, (token.start, token.end))
+        spans[token.node] = min(first, token.start), max(last, token.end)
+    return {node: began + min(first - began, 0.0) + max(last - ended, 0.0) for node, (first, last) in spans.items()}
 
 
 def _labels(places: Sequence[tuple[int, int]], nodes: Sequence[str]) -> list[str]:

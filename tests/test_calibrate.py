@@ -123,6 +123,11 @@ def test_another_number_of_threads_is_another_file() -> None:
     assert cache_file(1) != cache_file(usable_cpus() + 1)
 
 
+def test_rates_for_all_cpus_do_for_fewer_threads() -> None:
+    keep(Machine(gemm_flops=1.0))
+    assert machine(1).gemm_flops == 1.0
+
+
 @pytest.mark.parametrize("threads", [0, -1, 10_000])
 def test_threads_that_there_are_not_are_refused(threads: int) -> None:
     with pytest.raises(ValueError, match=f"threads is {threads}, but this process may use 1 to {usable_cpus()}"):

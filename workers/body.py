@@ -40,6 +40,11 @@ class Compiled:
         else:
             self._run = Eager(steps, types, body.reads, body.gives, backend)
 
+    @property
+    def calls(self) -> int:
+        """How many calls a run makes: what is looked on at."""
+        return len(self._run.calls)
+
     def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Array]:
         try:
             return self._run.run(given, watch)

@@ -47,8 +47,10 @@ Progress = Callable[[str], None]
 
 
 def machine(threads: int | None = None) -> Machine:
-    """The rates measured on this machine, or the defaults where nothing was: no time is spent on measuring."""
-    return _kept(threads or usable_cpus()) or Machine()
+    """The rates measured on this machine, or the defaults where nothing was: no time is spent on measuring. Those for
+    all cpus do for fewer threads too: most of them are rates of one cpu."""
+    counts = dict.fromkeys((threads or usable_cpus(), usable_cpus()))
+    return next((found for found in map(_kept, counts) if found is not None), Machine())
 
 
 def calibrate(

@@ -125,7 +125,7 @@ class Engine:
         body = self._bodies[i] or self._compile(i)
         if look is None or (over is None and not look.looks):
             return body.run(given)
-        watch = look.watch(i, over)
+        watch = look.watch(i, over, body.calls)
         start = time.time()
         made = body.run(given, watch)
         look.ended(i, start, watch)

@@ -28,8 +28,9 @@ class Look:
             self.looks |= engine.long
             self._shares = Shares(engine.plan)
 
-    def watch(self, i: int, over: threading.Event | None) -> Watch:
-        watch = self._watches[i] = Watch(over) if self.report is None else Clock(over)
+    def watch(self, i: int, over: threading.Event | None, calls: int) -> Watch:
+        """For a task of so many calls."""
+        watch = self._watches[i] = Watch(over, calls) if self.report is None else Clock(over, calls)
         return watch
 
     def ended(self, i: int, start: float, watch: Watch) -> None:
@@ -53,11 +54,9 @@ class Look:
     def at(self) -> str:
         """Where the run is, in a few words."""
         said = []
-        for i, watch in sorted(self.running().items()):
-            task = self._plan.tasks[i]
+        for _, watch in sorted(self.running().items()):
             if watch.step is not None:
-                at = min(watch.count, len(task.steps))
-                said.append(f"{at_text(watch.step)} (step {at:,} of {len(task.steps):,})")
+                said.append(f"{at_text(watch.step)} (step {watch.count:,} of {watch.calls:,})")
                 if len(self._plan.tasks) == 1:
-                    self._work.share = (at - 1) / len(task.steps)
+                    self._work.share = (watch.count - 1) / watch.calls
         return "; ".join(said[:2])

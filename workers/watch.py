@@ -18,12 +18,14 @@ class Stopped(Exception):
 
 
 class Watch:
-    """Told before each call of a task which step it belongs to; ends the task there once `over` is set."""
+    """Told before each call of a task which step it belongs to; ends the task there once `over` is set. `calls` is how
+    many there are."""
 
-    def __init__(self, over: threading.Event | None = None):
-        #: The step that is under way, or was the last, and how many were begun.
+    def __init__(self, over: threading.Event | None = None, calls: int = 0):
+        #: The step that is under way, or was the last, and how many calls were begun.
         self.step: Step | None = None
         self.count = 0
+        self.calls = calls
         self._over = over
 
     def before(self, step: Step | None) -> None:
@@ -36,9 +38,9 @@ class Watch:
 class Clock(Watch):
     """A watch that also takes the time: a step lasts until the next one begins."""
 
-    def __init__(self, over: threading.Event | None = None):
-        super().__init__(over)
-        #: By identity: the step, its seconds, its calls.
+    def __init__(self, over: threading.Event | None = None, calls: int = 0):
+        super().__init__(over, calls)
+        #: By identity: the step and its seconds, in however many calls.
         self._times: dict[int, tuple[Step, list[float]]] = {}
         self._at = time.perf_counter()
 
@@ -47,31 +49,32 @@ class Clock(Watch):
         super().before(step)
 
     def ops(self) -> tuple[OpTime, ...]:
-        """What each op took, the longest first; called when the task has ended."""
+        """What each op took, the longest first; called when the last step has ended."""
         self._add()
         found: dict[tuple[str, str], list[float]] = {}
-        for step, (seconds, calls) in self._times.values():
+        for step, seconds in self._times.values():
             row = found.setdefault((op_text(step), str(step.source)), [0.0, 0])
-            row[0] += seconds
-            row[1] += calls
+            row[0] += seconds[0]
+            row[1] += 1
         ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))[:TOLD]
         return tuple([OpTime(op, line, seconds, int(calls)) for (op, line), (seconds, calls) in ordered])
 
     def _add(self) -> None:
         now = time.perf_counter()
         if self.step is not None:
-            _, row = self._times.setdefault(id(self.step), (self.step, [0.0, 0]))
-            row[0] += now - self._at
-            row[1] += 1
+            _, seconds = self._times.setdefault(id(self.step), (self.step, [0.0]))
+            seconds[0] += now - self._at
         self._at = now
 
 
 def resident_bytes() -> int:
-    """The bytes of this process that are in memory now; where the system does not tell, the most that were."""
+    """The bytes of this process that are in memory now; where the system does not tell, the most that were, or 0."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
-        import resource
-
+        try:
+            import resource
+        except ImportError:  # Windows
+            return 0
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, which has no /proc

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shlex
 import time
+from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from distgrad.cli.console import MISUSED, app, fail
+from distgrad.cli.console import MISUSED, app, fail, say
 from distgrad.cli.loading import called_at, load_file
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def demo(
     import distgrad as dg
 
     model = load_file(_prepared(output))
+    _calibrate()
     function, arguments = model.plan()
     with dg.Session(cpus_per_task=1, trace=True) as here:
         _tell_model(output / "model.py", arguments)
@@ -70,6 +72,16 @@ def _prepared(folder: Path) -> Path:
     except (OSError, UnicodeDecodeError) as e:
         fail(f"cannot write to {str(folder)!r}: {getattr(e, 'strerror', None) or e}. Choose another --output.", MISUSED)
     return file
+
+
+def _calibrate() -> None:
+    """Measure this machine if it was not before. Where the rates cannot be kept, those of a common server do."""
+    from distgrad.workers import calibrate
+
+    if not calibrate.cache_file().exists():
+        say("measuring this machine, once, for predictions in its seconds ...")
+        with suppress(OSError):
+            calibrate.calibrate()
 
 
 # -- the run -----------------------------------------------------------------------------------------------------

@@ -4,20 +4,26 @@
 const ZOOM = 1.6;
 
 class Chart {
-  /* `zooms` are the ids of its zooms, one per axis; `height` is in pixels. */
+  /* `zooms` are the ids of its zooms, one per axis. `onView` is called whenever another part is shown. */
   constructor(id, zooms) {
     this.box = document.getElementById(id);
     this.zooms = zooms;
+    this.onView = () => {};
     this.reset();
     this.box.addEventListener("keydown", (event) => this.onKey(event));
-    const buttons = [["+", "Zoom in", () => this.zoomBy(ZOOM)], ["\u2212", "Zoom out", () => this.zoomBy(1 / ZOOM)], ["Fit", "Show all", () => this.fit()]];
-    const made = buttons.map(([text, label, onclick]) => el("button", { type: "button", "aria-label": `${label}: ${id}`, title: label, onclick }, text));
+    const buttons = [
+      ["+", "Zoom in", () => this.zoomBy(ZOOM)],
+      ["\u2212", "Zoom out", () => this.zoomBy(1 / ZOOM)],
+      ["Fit", "Show all", () => this.fit()],
+    ];
+    const made = buttons.map(([text, label, onclick]) =>
+      el("button", { type: "button", "aria-label": `${label}: ${id}`, title: label, onclick }, text),
+    );
     document.querySelector(`[data-chart="${id}"]`).append(el("span", { class: "zoom" }, ...made));
   }
 
   reset() {
     this.view = Object.fromEntries(this.zooms.map((zoom) => [zoom, [0, 100]]));
-    this.onView = this.onView ?? (() => {});
   }
 
   /* Draw anew from this option; what was there, and where it was zoomed to, is gone. */
@@ -64,7 +70,12 @@ class Chart {
   /* Where the axes are, in pixels. */
   area() {
     const { left, right, top, bottom } = this.margins;
-    return { x: left, y: top, width: this.chart.getWidth() - left - right, height: this.chart.getHeight() - top - bottom };
+    return {
+      x: left,
+      y: top,
+      width: this.chart.getWidth() - left - right,
+      height: this.chart.getHeight() - top - bottom,
+    };
   }
 
   pixel(point) {
@@ -104,9 +115,14 @@ class Chart {
 
   onKey(event) {
     const action = {
-      "+": () => this.zoomBy(ZOOM), "=": () => this.zoomBy(ZOOM), "-": () => this.zoomBy(1 / ZOOM), 0: () => this.fit(),
-      ArrowLeft: () => this.moveBy("x", -0.2), ArrowRight: () => this.moveBy("x", 0.2),
-      ArrowUp: () => this.moveBy("y", this.down ? -0.2 : 0.2), ArrowDown: () => this.moveBy("y", this.down ? 0.2 : -0.2),
+      "+": () => this.zoomBy(ZOOM),
+      "=": () => this.zoomBy(ZOOM),
+      "-": () => this.zoomBy(1 / ZOOM),
+      0: () => this.fit(),
+      ArrowLeft: () => this.moveBy("x", -0.2),
+      ArrowRight: () => this.moveBy("x", 0.2),
+      ArrowUp: () => this.moveBy("y", this.down ? -0.2 : 0.2),
+      ArrowDown: () => this.moveBy("y", this.down ? 0.2 : -0.2),
     }[event.key];
     if (action && !event.ctrlKey && !event.metaKey && !event.altKey) {
       event.preventDefault();
@@ -131,7 +147,14 @@ function moved([start, end], share) {
 /* Zooming inside a chart: Ctrl and wheel, or two fingers, so that the page itself still scrolls. */
 function insideZoom(id, extra) {
   return {
-    id, type: "inside", filterMode: "none", zoomOnMouseWheel: "ctrl", moveOnMouseMove: true, moveOnMouseWheel: false,
-    preventDefaultMouseMove: false, throttle: 30, ...extra,
+    id,
+    type: "inside",
+    filterMode: "none",
+    zoomOnMouseWheel: "ctrl",
+    moveOnMouseMove: true,
+    moveOnMouseWheel: false,
+    preventDefaultMouseMove: false,
+    throttle: 30,
+    ...extra,
   };
 }

@@ -13,7 +13,9 @@ class GraphView extends Chart {
     this.down = true;
     this.note = document.getElementById("layout-note");
     this.onSelect = onSelect;
-    this.source = URL.createObjectURL(new Blob([JSON.parse(document.getElementById("worker").textContent)], { type: "text/javascript" }));
+    this.source = URL.createObjectURL(
+      new Blob([JSON.parse(document.getElementById("worker").textContent)], { type: "text/javascript" }),
+    );
   }
 
   /* Lay out and draw a plan. Resolves when it is drawn; a plan shown meanwhile makes this one stop. */
@@ -45,28 +47,42 @@ class GraphView extends Chart {
       this.worker.onmessage = (event) => resolve(event.data);
       this.worker.onerror = (event) => resolve({ error: event.message });
       const edges = model.edges.map((edge) => [edge.from, edge.to]);
-      this.worker.postMessage({ count: model.tasks.length, edges, size: NODE, gap: GAP, view: [this.width, this.tall] });
+      this.worker.postMessage({
+        count: model.tasks.length,
+        edges,
+        size: NODE,
+        gap: GAP,
+        view: [this.width, this.tall],
+      });
     });
   }
 
   redraw(mode, colours) {
     Object.assign(this, { mode, colours });
     if (!this.layout) return;
-    this.tall = Math.round(Math.min(TALLEST, Math.max(200, this.layout.height * Math.min(1.15, this.width / this.layout.width) + 48)));
+    this.tall = Math.round(
+      Math.min(TALLEST, Math.max(200, this.layout.height * Math.min(1.15, this.width / this.layout.width) + 48)),
+    );
     const [x, y] = this.ranges();
     const hidden = { type: "value", show: false };
     this.extent = { x, y };
-    this.start({
-      ...baseOption(colours, (p) => this.tip(p)),
-      grid: { left: 4, right: 4, top: 4, bottom: 4 },
-      xAxis: { ...hidden, min: x[0], max: x[1] },
-      yAxis: { ...hidden, min: y[0], max: y[1], inverse: true },
-      dataZoom: [
-        insideZoom("x", { xAxisIndex: 0, minValueSpan: this.width / 2.2 * Math.min(1, (x[1] - x[0]) / this.width) }),
-        insideZoom("y", { yAxisIndex: 0, minValueSpan: this.tall / 2.2 * Math.min(1, (y[1] - y[0]) / this.tall) }),
-      ],
-      series: this.series(),
-    }, this.tall);
+    this.start(
+      {
+        ...baseOption(colours, (p) => this.tip(p)),
+        grid: { left: 4, right: 4, top: 4, bottom: 4 },
+        xAxis: { ...hidden, min: x[0], max: x[1] },
+        yAxis: { ...hidden, min: y[0], max: y[1], inverse: true },
+        dataZoom: [
+          insideZoom("x", {
+            xAxisIndex: 0,
+            minValueSpan: (this.width / 2.2) * Math.min(1, (x[1] - x[0]) / this.width),
+          }),
+          insideZoom("y", { yAxisIndex: 0, minValueSpan: (this.tall / 2.2) * Math.min(1, (y[1] - y[0]) / this.tall) }),
+        ],
+        series: this.series(),
+      },
+      this.tall,
+    );
     this.chart.on("click", (p) => p.seriesId === "tasks" && this.onSelect(p.data[2]));
     this.chart.getZr().on("click", (event) => !event.target && this.onSelect(null));
   }
@@ -79,7 +95,10 @@ class GraphView extends Chart {
     const fit = [room[0] / (width + 24), room[1] / (height + 24)].map((s) => Math.min(s, 1.15));
     const same = Math.min(...fit);
     const scale = same * NODE[1] < 9 ? fit : fit.map((s) => Math.min(s, 2.2 * same));
-    return [[width, room[0] / scale[0]], [height, room[1] / scale[1]]].map(([size, shown]) => [(size - shown) / 2, (size + shown) / 2]);
+    return [
+      [width, room[0] / scale[0]],
+      [height, room[1] / scale[1]],
+    ].map(([size, shown]) => [(size - shown) / 2, (size + shown) / 2]);
   }
 
   series() {
@@ -87,25 +106,54 @@ class GraphView extends Chart {
     const many = model.edges.length > MANY_EDGES;
     const tasks = layout.at.map(([x, y], k) => [x, y, k]);
     const nodes = {
-      id: "tasks", type: "custom", data: tasks, z: 4, progressive: 0, selectedMode: "single", clip: true, encode: { x: 0, y: 1, itemName: 2 },
+      id: "tasks",
+      type: "custom",
+      data: tasks,
+      z: 4,
+      progressive: 0,
+      selectedMode: "single",
+      clip: true,
+      encode: { x: 0, y: 1, itemName: 2 },
       renderItem: (params, api) => this.node(params, api),
     };
     return [...(many ? this.manyEdges(colours) : [this.fewEdges()]), nodes];
   }
 
   manyEdges(colours) {
-    const kinds = [["edges", false, { color: colours.edge, width: 0.7, opacity: 0.55 }], ["barriers", true, { color: colours.barrier, width: 1, type: "dashed", opacity: 0.8 }]];
+    const kinds = [
+      ["edges", false, { color: colours.edge, width: 0.7, opacity: 0.55 }],
+      ["barriers", true, { color: colours.barrier, width: 1, type: "dashed", opacity: 0.8 }],
+    ];
     const wanted = kinds.filter(([, barrier]) => this.model.edges.some((edge) => edge.barrier === barrier));
     return wanted.map(([id, barrier, lineStyle]) => ({
-      id, type: "lines", coordinateSystem: "cartesian2d", polyline: true, large: true, largeThreshold: 0, progressive: 0,
-      silent: true, z: 2, lineStyle, tooltip: { show: false },
-      data: this.model.edges.flatMap((edge, i) => (edge.barrier === barrier ? [this.way(i).length, ...this.way(i).flat()] : [])),
+      id,
+      type: "lines",
+      coordinateSystem: "cartesian2d",
+      polyline: true,
+      large: true,
+      largeThreshold: 0,
+      progressive: 0,
+      silent: true,
+      z: 2,
+      lineStyle,
+      tooltip: { show: false },
+      data: this.model.edges.flatMap((edge, i) =>
+        edge.barrier === barrier ? [this.way(i).length, ...this.way(i).flat()] : [],
+      ),
     }));
   }
 
   fewEdges() {
     const data = this.model.edges.map((_, i) => [...this.way(i)[0], i]);
-    return { id: "edges", type: "custom", data, z: 2, progressive: 0, clip: true, renderItem: (params, api) => this.edge(api.value(2), api) };
+    return {
+      id: "edges",
+      type: "custom",
+      data,
+      z: 2,
+      progressive: 0,
+      clip: true,
+      renderItem: (params, api) => this.edge(api.value(2), api),
+    };
   }
 
   /* The edges of the chosen task. */
@@ -114,8 +162,16 @@ class GraphView extends Chart {
     if (k === null) return [];
     const edges = this.model.edges.flatMap((edge, i) => (edge.from === k || edge.to === k ? [i] : []));
     return edges.map((i) => {
-      const made = echarts.graphic.makePath(this.path(i, (point) => this.pixel(point)), { z: 3 });
-      made.setStyle({ ...this.edgeStyle(this.model.edges[i]), stroke: this.model.edges[i].barrier ? this.colours.barrier : this.colours.focus, lineWidth: 2.2, opacity: 1 });
+      const made = echarts.graphic.makePath(
+        this.path(i, (point) => this.pixel(point)),
+        { z: 3 },
+      );
+      made.setStyle({
+        ...this.edgeStyle(this.model.edges[i]),
+        stroke: this.model.edges[i].barrier ? this.colours.barrier : this.colours.focus,
+        lineWidth: 2.2,
+        opacity: 1,
+      });
       return made;
     });
   }
@@ -133,7 +189,15 @@ class GraphView extends Chart {
     for (let j = 1; j < points.length; j++) {
       const [a, b] = [points[j - 1], points[j]];
       const middle = (a[along] + b[along]) / 2;
-      const [c, d] = along ? [[a[0], middle], [b[0], middle]] : [[middle, a[1]], [middle, b[1]]];
+      const [c, d] = along
+        ? [
+            [a[0], middle],
+            [b[0], middle],
+          ]
+        : [
+            [middle, a[1]],
+            [middle, b[1]],
+          ];
       path += ` C${c[0]} ${c[1]} ${d[0]} ${d[1]} ${b[0]} ${b[1]}`;
     }
     return path;
@@ -141,7 +205,13 @@ class GraphView extends Chart {
 
   edgeStyle({ barrier, bytes }) {
     const lineWidth = barrier ? 1.4 : Math.min(4, 0.9 + Math.log2(1 + bytes / 65536) / 4);
-    return { fill: "none", stroke: barrier ? this.colours.barrier : this.colours.edge, lineWidth, lineDash: barrier ? [5, 4] : null, opacity: 0.85 };
+    return {
+      fill: "none",
+      stroke: barrier ? this.colours.barrier : this.colours.edge,
+      lineWidth,
+      lineDash: barrier ? [5, 4] : null,
+      opacity: 0.85,
+    };
   }
 
   edge(i, api) {
@@ -167,9 +237,10 @@ class GraphView extends Chart {
     const fill = workerColour(this.model.times(this.mode).worker[k]);
     const dim = this.matches && !this.matches.has(k);
     const style = { fill, stroke: colours.card, lineWidth: Math.min(w, h) > 9 ? 1 : 0, opacity: dim ? 0.18 : 1 };
-    const made = task.kind === "reduce"
-      ? { type: "polygon", shape: { points: hexagon(x, y, w, h) } }
-      : { type: "rect", shape: { x: x - w / 2, y: y - h / 2, width: w, height: h, r: Math.min(5, h / 4) } };
+    const made =
+      task.kind === "reduce"
+        ? { type: "polygon", shape: { points: hexagon(x, y, w, h) } }
+        : { type: "rect", shape: { x: x - w / 2, y: y - h / 2, width: w, height: h, r: Math.min(5, h / 4) } };
     return { ...made, ...this.label(k, w, h, textOn(fill)), style, ...statesOf(colours) };
   }
 
@@ -181,7 +252,15 @@ class GraphView extends Chart {
     const rows = [task.ops, timeText(times.end[k] - times.start[k]), task.line];
     const text = rows.slice(0, h >= 46 ? 3 : h >= 31 ? 2 : 1).join("\n");
     const inside = w - (task.kind === "reduce" ? 22 : 10);
-    const style = { text, fill, fontSize: h < 15 ? 10 : 11, lineHeight: 14, align: "center", width: inside, overflow: "truncate" };
+    const style = {
+      text,
+      fill,
+      fontSize: h < 15 ? 10 : 11,
+      lineHeight: 14,
+      align: "center",
+      width: inside,
+      overflow: "truncate",
+    };
     return { textContent: { type: "text", style }, textConfig: { position: "inside" } };
   }
 
@@ -206,7 +285,14 @@ class GraphView extends Chart {
 
 function hexagon(x, y, w, h) {
   const [a, b, tip] = [w / 2, h / 2, Math.min(w / 2, h / 2.4)];
-  return [[x - a, y], [x - a + tip, y - b], [x + a - tip, y - b], [x + a, y], [x + a - tip, y + b], [x - a + tip, y + b]];
+  return [
+    [x - a, y],
+    [x - a + tip, y - b],
+    [x + a - tip, y - b],
+    [x + a, y],
+    [x + a - tip, y + b],
+    [x - a + tip, y + b],
+  ];
 }
 
 function percent(value, [from, to]) {

@@ -32,7 +32,7 @@ function shortEdges(count, edges, layer, points) {
 function knownLayers(layer) {
   return (graph) => {
     for (const node of graph.nodes()) node.y = layer[node.data];
-    return Math.max(...layer);
+    return layer.reduce((a, b) => Math.max(a, b));
   };
 }
 
@@ -41,7 +41,8 @@ function operatorsFor(size, layer) {
     return [d3.layeringSimplex(), d3.decrossTwoLayer().order(d3.twolayerAgg()), d3.coordSimplex()];
   }
   const layering = knownLayers(layer);
-  if (layer.length <= QUICK / 2) return [layering, d3.decrossTwoLayer().order(d3.twolayerAgg()).passes(4), d3.coordGreedy()];
+  if (layer.length <= QUICK / 2)
+    return [layering, d3.decrossTwoLayer().order(d3.twolayerAgg()).passes(4), d3.coordGreedy()];
   return [layering, d3.decrossDfs(), d3.coordGreedy()];
 }
 
@@ -49,7 +50,7 @@ function operatorsFor(size, layer) {
 function goesRight(layer, { size, gap, view }) {
   const width = new Map();
   for (const l of layer) width.set(l, (width.get(l) ?? 0) + 1);
-  const wide = Math.max(...width.values());
+  const wide = [...width.values()].reduce((a, b) => Math.max(a, b));
   const down = Math.min(view[0] / (wide * (size[0] + gap[0])), view[1] / (width.size * (size[1] + gap[1])));
   const right = Math.min(view[0] / (width.size * (size[0] + gap[1])), view[1] / (wide * (size[1] + gap[0])));
   return right > down;

@@ -12,13 +12,19 @@ class Page {
     this.timeline.onView = () => this.follow(this.timeline, this.memory);
     this.memory.onView = () => this.follow(this.memory, this.timeline);
     this.listen();
-    document.getElementById("made").textContent = `Made by distgrad ${TRACE.version} of a trace of ${new Date(TRACE.made).toLocaleString()}. Drawn with Apache ECharts, laid out by d3-dag.`;
+    const made = new Date(TRACE.made).toLocaleString();
+    document.getElementById("made").textContent =
+      `Made by distgrad ${TRACE.version} of a trace of ${made}. Drawn with Apache ECharts, laid out by d3-dag.`;
     this.open(mainPlan(TRACE.plans));
   }
 
   listen() {
     const plan = document.getElementById("plan");
-    plan.append(...this.models.map((model, i) => el("option", { value: i }, `${model.plain.name} (${counted(model.tasks.length, "task")})`)));
+    plan.append(
+      ...this.models.map((model, i) =>
+        el("option", { value: i }, `${model.plain.name} (${counted(model.tasks.length, "task")})`),
+      ),
+    );
     plan.addEventListener("change", () => this.open(Number(plan.value)));
     document.getElementById("choose-plan").hidden = this.models.length < 2;
     document.getElementById("mode").addEventListener("change", (event) => this.redraw(event.target.value));
@@ -35,7 +41,11 @@ class Page {
     let width = innerWidth;
     addEventListener("resize", () => {
       clearTimeout(waiting);
-      if (innerWidth !== width) waiting = setTimeout(() => { width = innerWidth; this.redraw(this.mode); }, 150);
+      if (innerWidth !== width)
+        waiting = setTimeout(() => {
+          width = innerWidth;
+          this.redraw(this.mode);
+        }, 150);
     });
   }
 
@@ -77,8 +87,10 @@ class Page {
   /* Texts that depend on what is shown. */
   say() {
     const kinds = [];
-    if (this.model.tasks.some((task) => task.kind === "reduce")) kinds.push(el("span", {}, symbol("hexagon"), "reduce task"));
-    if (this.model.edges.some((edge) => edge.barrier)) kinds.push(el("span", {}, symbol("barrier"), "barrier: waits, reads nothing"));
+    if (this.model.tasks.some((task) => task.kind === "reduce"))
+      kinds.push(el("span", {}, symbol("hexagon"), "reduce task"));
+    if (this.model.edges.some((edge) => edge.barrier))
+      kinds.push(el("span", {}, symbol("barrier"), "barrier: waits, reads nothing"));
     const times = this.model.times(this.mode);
     const used = [...new Set(times.worker)].sort((a, b) => a - b);
     const workers = used.slice(0, 12).map((w) => el("span", {}, symbol("box", workerColour(w)), times.places[w]));
@@ -86,7 +98,8 @@ class Page {
     document.getElementById("legend").replaceChildren(...workers, ...more, ...kinds);
     const how = "Ctrl and wheel, or two fingers, to zoom; drag to move; click a task to choose it.";
     document.getElementById("graph-hint").textContent = `Lines are what tasks hand on, thicker for more bytes. ${how}`;
-    document.getElementById("timeline-hint").textContent = `${this.mode === "measured" ? "As measured in the last run." : "As simulated before the run."} Reduce tasks are narrow and framed. ${how}`;
+    const when = this.mode === "measured" ? "As measured in the last run." : "As simulated before the run.";
+    document.getElementById("timeline-hint").textContent = `${when} Reduce tasks are narrow and framed. ${how}`;
     document.getElementById("memory-hint").textContent = this.memory.hint();
   }
 
@@ -130,13 +143,20 @@ function symbol(kind, colour) {
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   const shapes = {
     box: ["rect", { x: 1, y: 2, width: 14, height: 8, rx: 2, fill: colour }],
-    hexagon: ["polygon", { points: "1,6 4,1 13,1 16,6 13,11 4,11", fill: "none", stroke: "currentColor", "stroke-width": 1.5 }],
-    barrier: ["line", { x1: 0, y1: 6, x2: 18, y2: 6, stroke: "var(--barrier)", "stroke-width": 2, "stroke-dasharray": "4 3" }],
+    hexagon: [
+      "polygon",
+      { points: "1,6 4,1 13,1 16,6 13,11 4,11", fill: "none", stroke: "currentColor", "stroke-width": 1.5 },
+    ],
+    barrier: [
+      "line",
+      { x1: 0, y1: 6, x2: 18, y2: 6, stroke: "var(--barrier)", "stroke-width": 2, "stroke-dasharray": "4 3" },
+    ],
   };
   const [tag, attributes] = shapes[kind];
   const shape = document.createElementNS(svg.namespaceURI, tag);
   for (const [name, value] of Object.entries(attributes)) shape.setAttribute(name, value);
-  for (const [name, value] of Object.entries({ width: 18, height: 12, "aria-hidden": "true" })) svg.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ width: 18, height: 12, "aria-hidden": "true" }))
+    svg.setAttribute(name, value);
   svg.append(shape);
   return svg;
 }

@@ -28,13 +28,13 @@ class PlanModel {
   }
 
   span(mode) {
-    return Math.max(...ends(this.times(mode)), 1e-9);
+    return this.times(mode).end.reduce((a, b) => Math.max(a, b), 1e-9);
   }
 
   /* Seconds of the run that is drawn: those of the whole call, where they are known. */
   get seconds() {
     const measured = this.plain.measured;
-    return measured ? measured.seconds ?? this.span("measured") : null;
+    return measured ? (measured.seconds ?? this.span("measured")) : null;
   }
 
   /* Bytes that tasks handed to others: each bundle comes to each node once. In one process nothing moves. */
@@ -75,7 +75,10 @@ function edgesOf(plain) {
   const known = new Map();
   const edges = [];
   plain.tasks.forEach((task, to) => {
-    for (const [barrier, sources] of [[false, task.reads], [true, task.waits]]) {
+    for (const [barrier, sources] of [
+      [false, task.reads],
+      [true, task.waits],
+    ]) {
       for (const from of sources) {
         const edge = { from, to, barrier, bytes: 0, values: 0 };
         if (!barrier) known.set(from * plain.tasks.length + to, edge);
@@ -93,10 +96,6 @@ function edgesOf(plain) {
     }
   }
   return edges;
-}
-
-function ends(times) {
-  return times.end.length < 50000 ? times.end : [times.end.reduce((a, b) => Math.max(a, b))];
 }
 
 function peakOf(lines) {

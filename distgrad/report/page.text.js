@@ -50,13 +50,22 @@ function ratioText(measured, predicted) {
 function factsOf(model, k) {
   const task = model.tasks[k];
   const { predicted, measured } = model.plain;
-  const facts = [["line", task.line], ["steps", String(task.steps)]];
+  const facts = [
+    ["line", task.line],
+    ["steps", String(task.steps)],
+  ];
   if (measured) {
     const took = measured.end[k] - measured.start[k];
-    facts.push(["measured", `${timeText(took)}, from ${timeText(measured.start[k])}, on ${measured.places[measured.worker[k]]}`]);
+    facts.push([
+      "measured",
+      `${timeText(took)}, from ${timeText(measured.start[k])}, on ${measured.places[measured.worker[k]]}`,
+    ]);
   }
   const expected = predicted.end[k] - predicted.start[k];
-  facts.push(["predicted", `${timeText(expected)}, from ${timeText(predicted.start[k])}, on ${predicted.places[predicted.worker[k]]}`]);
+  facts.push([
+    "predicted",
+    `${timeText(expected)}, from ${timeText(predicted.start[k])}, on ${predicted.places[predicted.worker[k]]}`,
+  ]);
   const read = model.into[k].reduce((sum, edge) => sum + edge.bytes, 0);
   facts.push(["bytes", `reads ${bytesText(read)} of other tasks, gives ${bytesText(model.given[k])}`]);
   const gpus = task.gpus ? `, ${counted(task.gpus, "GPU")}` : "";

@@ -1,5 +1,6 @@
 "use strict";
-/* The timeline: one row per worker, or several where it ran tasks at the same time; reduce trees and barriers as lines. */
+/* The timeline: a row per worker, or several where it ran tasks at the same time, with lines for reduce trees and
+   barriers. */
 
 /* Above so many lines of a kind they are not shown until asked for. */
 const MANY_LINKS = 600;
@@ -34,17 +35,34 @@ class TimelineView extends Chart {
     const rows = this.rows.length;
     const tall = rows > TALL_ROWS;
     const narrow = this.width < 560;
-    this.start({
-      ...baseOption(colours, (p) => taskTip(this.model, p.data[3])),
-      grid: { left: narrow ? 84 : 150, right: tall ? 34 : 14, top: 8, bottom: 62 },
-      xAxis: axis(colours, { type: "value", min: 0, max: this.model.span(mode), axisLabel: { color: colours.soft, formatter: tickText, hideOverlap: true, showMaxLabel: false } }),
-      yAxis: axis(colours, {
-        type: "category", inverse: true, data: this.rows.map((row) => this.rowLabel(row, narrow)), splitLine: { show: false },
-        axisLabel: { color: colours.soft, hideOverlap: true, width: narrow ? 78 : 138, overflow: "truncate", fontSize: narrow ? 11 : 12 },
-      }),
-      dataZoom: this.zoomers(tall, colours),
-      series: this.series(),
-    }, Math.min(560, Math.max(170, 82 + rows * 30)));
+    this.start(
+      {
+        ...baseOption(colours, (p) => taskTip(this.model, p.data[3])),
+        grid: { left: narrow ? 84 : 150, right: tall ? 34 : 14, top: 8, bottom: 62 },
+        xAxis: axis(colours, {
+          type: "value",
+          min: 0,
+          max: this.model.span(mode),
+          axisLabel: { color: colours.soft, formatter: tickText, hideOverlap: true, showMaxLabel: false },
+        }),
+        yAxis: axis(colours, {
+          type: "category",
+          inverse: true,
+          data: this.rows.map((row) => this.rowLabel(row, narrow)),
+          splitLine: { show: false },
+          axisLabel: {
+            color: colours.soft,
+            hideOverlap: true,
+            width: narrow ? 78 : 138,
+            overflow: "truncate",
+            fontSize: narrow ? 11 : 12,
+          },
+        }),
+        dataZoom: this.zoomers(tall, colours),
+        series: this.series(),
+      },
+      Math.min(560, Math.max(170, 82 + rows * 30)),
+    );
     this.chart.on("click", (p) => p.seriesId === "bars" && this.onSelect(p.data[3]));
     this.chart.getZr().on("click", (event) => !event.target && this.onSelect(null));
   }
@@ -55,10 +73,25 @@ class TimelineView extends Chart {
   }
 
   zoomers(tall, colours) {
-    const slider = { type: "slider", filterMode: "none", showDetail: false, showDataShadow: false, brushSelect: false, borderColor: colours.line, fillerColor: colours.grid, handleStyle: { color: colours.card, borderColor: colours.soft }, moveHandleStyle: { color: colours.edge } };
+    const slider = {
+      type: "slider",
+      filterMode: "none",
+      showDetail: false,
+      showDataShadow: false,
+      brushSelect: false,
+      borderColor: colours.line,
+      fillerColor: colours.grid,
+      handleStyle: { color: colours.card, borderColor: colours.soft },
+      moveHandleStyle: { color: colours.edge },
+    };
     return [
       insideZoom("x", { xAxisIndex: 0, minSpan: 0.01 }),
-      insideZoom("y", { yAxisIndex: 0, zoomOnMouseWheel: tall ? "ctrl" : false, moveOnMouseMove: tall, minSpan: Math.min(100, 500 / this.rows.length) }),
+      insideZoom("y", {
+        yAxisIndex: 0,
+        zoomOnMouseWheel: tall ? "ctrl" : false,
+        moveOnMouseMove: tall,
+        minSpan: Math.min(100, 500 / this.rows.length),
+      }),
       { ...slider, id: "slide-x", xAxisIndex: 0, height: 16, bottom: 10 },
       ...(tall ? [{ ...slider, id: "slide-y", yAxisIndex: 0, width: 14, right: 6 }] : []),
     ];
@@ -76,7 +109,14 @@ class TimelineView extends Chart {
     const { start, end } = this.times;
     const data = start.map((from, k) => [from, end[k], this.row[k], k]);
     return {
-      id: "bars", type: "custom", data, z: 3, progressive: 0, selectedMode: "single", clip: true, encode: { x: [0, 1], y: 2, itemName: 3 },
+      id: "bars",
+      type: "custom",
+      data,
+      z: 3,
+      progressive: 0,
+      selectedMode: "single",
+      clip: true,
+      encode: { x: [0, 1], y: 2, itemName: 3 },
       renderItem: (params, api) => this.bar(params, api),
     };
   }
@@ -87,7 +127,8 @@ class TimelineView extends Chart {
     const [to] = api.coord([api.value(1), api.value(2)]);
     const area = params.coordSys;
     const row = api.size([0, 1])[1];
-    if (to < area.x - 2 || from > area.x + area.width + 2 || y + row < area.y || y - row > area.y + area.height) return null;
+    if (to < area.x - 2 || from > area.x + area.width + 2 || y + row < area.y || y - row > area.y + area.height)
+      return null;
     const { colours } = this;
     const reduces = this.model.tasks[k].kind === "reduce";
     const h = Math.max(1, Math.min(26, row * 0.8) * (reduces ? 0.6 : 1));
@@ -97,26 +138,58 @@ class TimelineView extends Chart {
     const dim = this.matches && !this.matches.has(k);
     const frame = Math.min(w, h) > 5 ? (reduces ? 1.5 : 0.5) : 0;
     const style = { fill, stroke: reduces ? colours.focus : colours.card, lineWidth: frame, opacity: dim ? 0.18 : 1 };
-    const made = { type: "rect", shape: { x, y: y - h / 2, width: w, height: h, r: w > 8 && h > 8 ? 3 : 0 }, style, ...statesOf(colours) };
+    const made = {
+      type: "rect",
+      shape: { x, y: y - h / 2, width: w, height: h, r: w > 8 && h > 8 ? 3 : 0 },
+      style,
+      ...statesOf(colours),
+    };
     if (w < 50 || h < 12) return made;
-    const text = { text: this.model.tasks[k].ops, fill: textOn(fill), fontSize: 11, width: w - 8, overflow: "truncate" };
+    const text = {
+      text: this.model.tasks[k].ops,
+      fill: textOn(fill),
+      fontSize: 11,
+      width: w - 8,
+      overflow: "truncate",
+    };
     return { ...made, textContent: { type: "text", style: text }, textConfig: { position: "inside" } };
   }
 
   /* From the end of a task to the beginning of the one that reads it in a reduce tree, or waits for it. A kind without
      any line has no series: the library fails at one that is large and empty. */
   links() {
-    const styles = { reduce: { color: this.colours.soft, width: 1, opacity: 0.7 }, barrier: { color: this.colours.barrier, width: 1.4, type: "dashed", opacity: 0.9 } };
+    const styles = {
+      reduce: { color: this.colours.soft, width: 1, opacity: 0.7 },
+      barrier: { color: this.colours.barrier, width: 1.4, type: "dashed", opacity: 0.9 },
+    };
     return Object.entries(styles).flatMap(([kind, lineStyle]) => {
       const edges = this.boxes[kind].checked ? this.model.edges.filter((edge) => this.kind(edge) === kind) : [];
       if (!edges.length) return [];
       const data = edges.map((edge) => ({ coords: this.link(edge) }));
-      return [{ id: `links-${kind}`, type: "lines", coordinateSystem: "cartesian2d", polyline: true, large: true, largeThreshold: 0, progressive: 0, silent: true, z: kind === "barrier" ? 4 : 2, clip: true, lineStyle, data }];
+      return [
+        {
+          id: `links-${kind}`,
+          type: "lines",
+          coordinateSystem: "cartesian2d",
+          polyline: true,
+          large: true,
+          largeThreshold: 0,
+          progressive: 0,
+          silent: true,
+          z: kind === "barrier" ? 4 : 2,
+          clip: true,
+          lineStyle,
+          data,
+        },
+      ];
     });
   }
 
   link(edge) {
-    return [[this.times.end[edge.from], this.row[edge.from]], [this.times.start[edge.to], this.row[edge.to]]];
+    return [
+      [this.times.end[edge.from], this.row[edge.from]],
+      [this.times.start[edge.to], this.row[edge.to]],
+    ];
   }
 
   /* All that the chosen task reads, waits for, or hands on. */
@@ -126,7 +199,11 @@ class TimelineView extends Chart {
     return edges.map((edge) => {
       const [[x1, y1], [x2, y2]] = this.link(edge).map((point) => this.pixel(point));
       const stroke = edge.barrier ? this.colours.barrier : this.colours.focus;
-      return new echarts.graphic.Line({ shape: { x1, y1, x2, y2 }, style: { stroke, lineWidth: 1.5, lineDash: edge.barrier ? [5, 4] : null }, z: 5 });
+      return new echarts.graphic.Line({
+        shape: { x1, y1, x2, y2 },
+        style: { stroke, lineWidth: 1.5, lineDash: edge.barrier ? [5, 4] : null },
+        z: 5,
+      });
     });
   }
 
@@ -135,7 +212,10 @@ class TimelineView extends Chart {
     this.choose("bars", k);
     if (k === null || !this.chart) return;
     const middle = (this.times.start[k] + this.times.end[k]) / 2;
-    this.reveal({ x: percent(middle, [0, this.model.span(this.mode)]), y: percent(this.row[k] + 0.5, [0, this.rows.length]) });
+    this.reveal({
+      x: percent(middle, [0, this.model.span(this.mode)]),
+      y: percent(this.row[k] + 0.5, [0, this.rows.length]),
+    });
   }
 
   mark(matches) {

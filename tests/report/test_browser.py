@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from distgrad.report import page
+import distgrad as dg
+from distgrad.report import page, read
 from distgrad.scheduler import partition, trace
 
 from ..step_graphs import ray_cluster, towers
@@ -351,6 +353,16 @@ def test_a_real_plan_is_drawn(browser: Browser) -> None:
     browser.open("real", trace.document([trace.Entry(made, "towers")], "0.1.0"))
     assert browser.inked("graph") > 0.01
     assert "planned, never run" in browser.ask("document.getElementById('subtitle').textContent")
+    assert browser.errors() == []
+
+
+def test_a_real_run_is_drawn(browser: Browser, tmp_path: Path) -> None:
+    with dg.Session(trace=tmp_path / "trace.json"):
+        dg.function(lambda x: dg.tanh(x) @ x)(np.ones((64, 64)))
+    browser.open("run", read(tmp_path / "trace.json"))
+    assert "1 run, the last at" in browser.ask("document.getElementById('subtitle').textContent")
+    assert browser.ask("document.getElementById('ops-title').textContent") == "Slowest ops, measured"
+    assert "test_browser.py:" in browser.ask("document.getElementById('ops').innerText")
     assert browser.errors() == []
 
 

@@ -68,6 +68,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
             made = _on_device(parcel, compiled, picks, packs, names, given, clock)
         else:
             made = compiled.run([given[o][i] for o, i in picks], clock)
+        ops = () if clock is None else [tuple(op) for op in clock.ops()]  # before packing, which is no op
     except exceptions.RayError:
         raise
     except BaseException as e:  # SystemExit, too, would end this process
@@ -76,7 +77,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     if parcel.check_numerics:
         worst = max([numerics.worst(made[i]) for values, wanted in packs if wanted for i in values], default=worst)
     packed = [pack([made[i] for i in values]) for values, _ in packs]
-    seen = (resident_bytes(), [tuple(op) for op in clock.ops()]) if clock is not None else ()
+    seen = () if clock is None else (resident_bytes(), ops)
     token = Token(start, time.time(), _node(), os.getpid(), worst, *seen)
     return (written(token), *packed) if packed else written(token)
 
