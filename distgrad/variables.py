@@ -17,7 +17,9 @@ import numpy as np
 from distgrad import runtime
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, check_name, current_graph, outside
 from distgrad.handles import Handle, value_of
+from distgrad.indexed_slices import IndexedSlices
 from distgrad.ops.builder import as_array, convert, has_tensor, make
+from distgrad.ops.index import scatter_add
 from distgrad.ops.methods import install
 from distgrad.registry import RegisterGradient, define, no_gradient
 from distgrad.state import Array, alone, frozen
@@ -174,15 +176,20 @@ class Variable:
         return op.outputs[0]
 
     def assign_add(self, delta: Any) -> Tensor:
-        """Add to the value; gives the new value."""
+        """Add to the value; gives the new value. Of an `IndexedSlices` only the rows that it has are added to."""
         if current_graph() is None:
             return self._change(lambda: value_of(self._value) + delta)
+        if isinstance(delta, IndexedSlices):
+            return self.assign(scatter_add(self.read(), delta.indices, delta.values))
         return self.assign(self.read() + delta)
 
     def assign_sub(self, delta: Any) -> Tensor:
-        """Subtract from the value; gives the new value."""
+        """Subtract from the value; gives the new value. Of an `IndexedSlices` only the rows that it has are subtracted
+        from."""
         if current_graph() is None:
             return self._change(lambda: value_of(self._value) - delta)
+        if isinstance(delta, IndexedSlices):
+            return self.assign(scatter_add(self.read(), delta.indices, -delta.values))
         return self.assign(self.read() - delta)
 
     def _change(self, new: Callable[[], Any]) -> Tensor:

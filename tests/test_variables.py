@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -289,6 +290,19 @@ def test_a_shared_read_is_in_no_scope_and_on_no_device() -> None:
 def test_a_name_that_graphs_do_not_take_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match="'a b' is not a valid name"):
         dg.Variable(1.0, name="a b")
+
+
+@pytest.mark.parametrize(("assign", "expected"), [("assign_add", [1.0, 13.0, 2.0]), ("assign_sub", [1.0, -11.0, 2.0])])
+def test_a_sparse_delta_changes_its_rows_alone(assign: str, expected: list[float]) -> None:
+    v = dg.Variable([1.0, 1.0, 2.0])
+
+    @dg.function
+    def change() -> Any:
+        delta = dg.IndexedSlices(dg.constant([7.0, 5.0]), dg.constant([1, 1]), (3,))
+        return getattr(v, assign)(delta)
+
+    assert change().tolist() == v.numpy().tolist() == expected
+    assert "ScatterAdd" in [op.type for op in change.body().ops]
 
 
 def test_tensors_in_a_list_and_sparse_gradients_are_assigned_in_a_graph() -> None:
