@@ -71,12 +71,14 @@ _lock, _drawing = threading.Lock(), threading.Lock()
 def use(mode: str | bool | None) -> None:
     """Say for this process how progress is told: one of `MODES`, True (live), False (off) or None (as the environment
     says)."""
-    global _chosen
+    global _chosen, _display
     named = {True: "live", False: "off"}.get(mode, mode) if isinstance(mode, bool) else mode
     if named is not None and named not in MODES:
         raise ValueError(f"progress is one of {', '.join(map(repr, MODES))}, True or False, got {mode!r}")
-    _chosen = None
-    _chosen = None if named is None else _resolved(str(named))
+    before, _chosen = _chosen, None if named is None else _resolved(str(named))
+    if _display is not None and _chosen != before:
+        former, _display = _display, None  # who tells next starts another one
+        _show(former)
 
 
 def mode() -> str:
@@ -114,6 +116,7 @@ def begin(
 
 def end(work: Work) -> None:
     if work is not NOBODY:
+        work.detail = None  # whoever does the work has it, and is what it calls: they shall not keep each other alive
         with suppress(ValueError):  # a forked process began without it
             _works.remove(work)
         if work.shown:
@@ -158,19 +161,22 @@ def _start() -> None:
 
 def _watch(display: Any) -> None:
     while display is _display:
-        time.sleep(LOOK)
         _show(display)
+        time.sleep(LOOK)
 
 
 def _show(display: Any) -> None:
+    """Have what is under way shown; by a display that another one has followed, nothing."""
     with _drawing, suppress(Exception):  # a closed terminal is no reason to disturb a run
-        display.show(under_way())
+        display.show(under_way() if display is _display else [])
 
 
 def _forget() -> None:
-    """A process that was forked has not the thread, and nothing under way."""
+    """A process that was forked has not the thread, and nothing under way; what it prints goes past the bars."""
     global _display, _lock, _drawing
     _works.clear()
+    if _display is not None:
+        _display.let_go()
     _display, _lock, _drawing = None, threading.Lock(), threading.Lock()
 
 

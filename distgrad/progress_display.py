@@ -32,6 +32,8 @@ class Live:
                 self._progress = None
             return
         if self._progress is None:
+            if any(map(_proxied, _STREAMS)):  # the user's own bars are in the terminal: they would overwrite each other
+                return
             self._progress = _rich_progress()
             self._progress.start()
         now = time.monotonic()
@@ -48,6 +50,20 @@ class Live:
             )
         self._progress.refresh()
 
+    def let_go(self) -> None:
+        """Without drawing: what is printed goes where it went before there were bars."""
+        for name in _STREAMS if self._progress is not None else ():
+            setattr(sys, name, _proxied(name) or getattr(sys, name))
+
+
+#: What rich has pass through itself, while it draws, so that it stands above the bars.
+_STREAMS = ("stdout", "stderr")
+
+
+def _proxied(name: str) -> Any:
+    """The stream behind the one of that name, where rich has put itself before it."""
+    return getattr(getattr(sys, name), "rich_proxied_file", None)
+
 
 def _rich_progress() -> Any:
     from rich.console import Console
@@ -59,7 +75,7 @@ def _rich_progress() -> Any:
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         BarColumn(bar_width=16, table_column=Column(width=16)),
         TextColumn("{task.fields[text]}", markup=False, table_column=rest),
-        console=Console(stderr=True),
+        console=Console(file=sys.stderr),  # this very stream: code that catches the error output shall not get bars
         transient=True,
         expand=True,
         auto_refresh=False,  # rich would start a thread of its own
@@ -83,6 +99,9 @@ class Lines:
                 wait = min(wait * GROWTH, LONGEST)
                 self._next[work] = now + wait, wait
                 print(f"distgrad: {line(work, now)}", file=self._stream or sys.stderr, flush=True)
+
+    def let_go(self) -> None:
+        """Nothing is held."""
 
 
 def line(work: Work, now: float) -> str:
@@ -111,7 +130,8 @@ def _more(work: Work, now: float) -> list[str]:
     """The time that is left, and what it is at."""
     left = work.left(now)
     said = [] if left is None or left < 0.5 else [f"about {_seconds(left)} left"]
-    detail = "" if work.detail is None else work.detail()
+    ask = work.detail  # which another thread may take away
+    detail = "" if ask is None else ask()
     return said + ([detail] if detail else [])
 
 

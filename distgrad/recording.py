@@ -23,7 +23,7 @@ class Recording:
     """The runs of a session. With a path it is written when the session is closed, or at the end of the process."""
 
     def __init__(self, path: Path | None = None):
-        self.path = path
+        self.path = path and path.absolute()  # the process may go to another folder meanwhile
         self.last: Report | None = None
         #: By the identity of plans, which are kept here: the digest of one takes longer than many a run.
         self._entries: dict[int, Entry] = {}
@@ -32,13 +32,12 @@ class Recording:
             atexit.register(self.close)
 
     def add(self, name: str, plan: Plan, report: Report) -> None:
+        if not plan.tasks:  # what was given is what is wanted: there is nothing to tell
+            return
         with self._lock:
-            self.last = report
-            if not plan.tasks:  # what was given is what is wanted: there is nothing to tell
-                return
             entry = self._entries.pop(id(plan), None) or Entry(plan, name, seconds=deque(maxlen=RUNS))
             self._entries[id(plan)] = entry
-            entry.last = report
+            entry.last = self.last = report
             entry.count += 1
             entry.seconds.append(report.seconds)  # type: ignore[attr-defined]
             if len(self._entries) > PLANS:
@@ -64,7 +63,7 @@ class Recording:
 
 def target(path: str | os.PathLike[str]) -> Path:
     """Where a trace or a report shall be written; ValueError where that cannot be."""
-    found = Path(path).absolute()  # the process may go to another folder meanwhile
+    found = Path(path)
     if found.suffix not in (".json", ".html"):
         raise ValueError(f"{found}: a trace is a .json file, a report a .html file")
     if not found.parent.is_dir():

@@ -73,7 +73,7 @@ def draw(path: str, true: np.ndarray, found: np.ndarray, distances: list[float])
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return print("no plot without matplotlib: pip install 'distgrad[plots]'")
+        return print("no plot without matplotlib: pip install matplotlib")
     figure = Figure(figsize=(12, 3.6), layout="constrained")
     first, second, third = figure.subplots(1, 3)
     for axes, field, title in ((first, true, "conductivity"), (second, found, "found")):

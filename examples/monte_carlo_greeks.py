@@ -104,7 +104,7 @@ def draw(path: str, estimate, exact) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return print("no plot without matplotlib: pip install 'distgrad[plots]'")
+        return print("no plot without matplotlib: pip install matplotlib")
     levels, figure = np.linspace(0.7, 1.3, 13), Figure(figsize=(12, 4), layout="constrained")
     mean, error = np.moveaxis([estimate(SPOT * level, REST) for level in levels], 0, -1)
     line = np.transpose([exact(SPOT * level, REST) for level in levels])

@@ -145,8 +145,8 @@ def test_every_cluster_file_can_be_planned_for(file: Path) -> None:
 
 def test_a_plan_for_ray_needs_no_ray() -> None:
     code = (
-        "import sys; from distgrad.cli import app; app(['plan', 'planned.py:plan', '--workers', '3'], "
-        "standalone_mode=False); print('ray' in sys.modules)"
+        "import atexit, sys; from distgrad.cli import app; atexit.register(lambda: print('ray' in sys.modules)); "
+        "app(['plan', 'planned.py:plan', '--workers', '3'])"
     )
     made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "(ray: 3 workers, 3 cpus)" in made.stdout
@@ -186,3 +186,19 @@ def test_html_is_the_page_of_the_plan(folder: Path) -> None:
     assert made.exit_code == 0, made.stderr
     assert "the page of the plan is in plan.html" in made.stderr
     assert (folder / "plan.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+
+
+def test_a_plan_without_tasks_has_no_page(folder: Path) -> None:
+    (folder / "planned.py").write_text("import distgrad as dg\nf = dg.function(lambda x: x)\n")
+    made = run("planned.py:f", "--spec", "float32[3]", "--html", "plan.html")
+    assert made.exit_code == 2
+    assert made.stderr.startswith("error: --html plan.html: the plan of ")
+    assert "has no tasks to show" in made.stderr
+
+
+def test_a_file_with_the_name_of_a_module_does_not_take_its_place(folder: Path) -> None:
+    import queue
+
+    (folder / "queue.py").write_text(MODEL)
+    assert run("queue.py:plan").exit_code == 0
+    assert sys.modules["queue"] is queue

@@ -115,21 +115,50 @@ def test_a_syntax_error_is_shown_without_frames() -> None:
 RUNS = "import numpy as np, distgrad as dg\nprint(dg.function(lambda x: x + 1)(np.zeros(1)))"
 
 
+def process(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command with all that comes at the end of its process."""
+    command = [sys.executable, "-m", "distgrad", *arguments]
+    return subprocess.run(command, text=True, capture_output=True, check=False, timeout=60)
+
+
 def test_the_trace_is_written_and_its_path_said() -> None:
-    made = call("run", script(RUNS), "--trace", "trace.json")
+    made = process("run", script(RUNS), "--trace", "trace.json")
     assert (made.stdout, made.stderr) == ("[1.]\n", "wrote trace.json\n")
     assert json.loads(Path("trace.json").read_text())["distgrad"]["plans"]
 
 
 def test_the_trace_of_a_script_that_fails_is_written_too() -> None:
-    made = call("run", script(f"{RUNS}\n1 / 0"), "--trace", "trace.json")
-    assert made.exit_code == 1
+    made = process("run", script(f"{RUNS}\n1 / 0"), "--trace", "trace.json")
+    assert made.returncode == 1
     assert Path("trace.json").exists()
 
 
 def test_a_trace_of_nothing_is_said_to_be_missing() -> None:
-    made = call("run", script(""), "--trace", "trace.json")
+    made = process("run", script(""), "--trace", "trace.json")
     assert made.stderr == "trace.json was not written: nothing ran in the session\n"
+
+
+def test_a_trace_that_cannot_be_written_any_more_is_told_in_one_line() -> None:
+    Path("gone").mkdir()
+    made = process("run", script(f"{RUNS}\nimport os; os.rmdir('gone')"), "--trace", "gone/trace.json")
+    assert made.stderr.startswith("error: gone/trace.json could not be written: ")
+    assert made.stderr.count("\n") == 1
+
+
+LATE = """
+import atexit, threading
+import numpy as np, distgrad as dg
+f = dg.function(lambda x: x + 1)
+main = threading.current_thread()
+atexit.register(lambda: print("at exit", f(np.ones(1))))
+threading.Thread(target=lambda: (main.join(), print("thread", f(np.zeros(1))))).start()
+"""
+
+
+def test_the_session_outlives_the_threads_of_the_script_and_what_it_does_at_exit() -> None:
+    made = process("run", script(LATE), "--trace", "trace.json")
+    assert made.stdout == "thread [1.]\nat exit [2.]\n"
+    assert json.loads(Path("trace.json").read_text())["distgrad"]["plans"][0]["runs"]["count"] == 2
 
 
 @pytest.mark.parametrize(
@@ -161,6 +190,7 @@ def test_wrong_use_of_run_is_told_in_one_line(arguments: list[str], text: str) -
         (["script.py", "--env", "A=1", "--env", "a-b=secret"], "see number 2"),
         (["script.py", "--address", "127.0.0.1:8265"], "is not the address of a Ray dashboard"),
         (["script.py", "--address", "http://127.0.0.1:99999"], "is not the address of a Ray dashboard"),
+        (["script.py", "--address", "http://me:secret@127.0.0.1:8265"], "has no user and no password in it"),
         (["script.py", "--address", "http://nowhere.invalid:8265"], "there is no host 'nowhere.invalid'"),
     ],
 )

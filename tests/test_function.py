@@ -299,6 +299,11 @@ def test_sparse_and_none_results_of_a_call_in_a_graph() -> None:
     assert nothing is None
 
 
+@pytest.mark.parametrize("nothing", [None, (), {"a": None}])
+def test_a_function_may_return_nothing(nothing: Any) -> None:
+    assert dg.function(lambda x: nothing)(np.ones(3)) == nothing
+
+
 def test_functions_called_in_functions() -> None:
     inner = dg.function(lambda x: x * x)
     outer = dg.function(lambda x: inner(x) + inner(x + 1))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pty
 import re
 import subprocess
 import sys
 import threading
+import weakref
+from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ import distgrad as dg
 from distgrad import progress
 from distgrad.progress import NOBODY, Work
 from distgrad.progress_display import Lines, Live, line
+from distgrad.workers.look import Look
+from distgrad.workers.watch import Watch
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +32,7 @@ def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "_chosen", None)
     monkeypatch.setattr(progress, "_works", [])
     monkeypatch.setattr(progress, "_start", lambda: None)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 # -- who is told -------------------------------------------------------------------------------------------------
@@ -90,6 +96,24 @@ def test_a_run_tells_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) 
     assert run.done > 4
     assert run.nbytes > 0
     assert run.share == pytest.approx(1.0)
+
+
+def test_a_run_that_was_told_of_needs_no_collector_to_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    make = Look.__init__
+
+    def note(look: Look, *args: Any) -> None:
+        looks.append(weakref.ref(look))
+        make(look, *args)
+
+    monkeypatch.setattr(Look, "__init__", note)
+    progress.use("log")
+    gc.disable()
+    try:
+        dg.function(lambda x: dg.exp(x))(np.ones(3))
+        assert [look() for look in looks] == [None]
+    finally:
+        gc.enable()
 
 
 def test_what_is_under_way_goes_away_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,6 +203,81 @@ def test_a_bar_says_how_much_is_done_and_goes_away(monkeypatch: pytest.MonkeyPat
     assert "10 of 40 tasks · 31 MB" in text
     assert "[MatMul] at model.py:12" in text
     assert live._progress is None
+
+
+class Terminal(StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_another_mode_is_shown_by_another_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    progress.use("live")
+    live = Live()
+    monkeypatch.setattr(progress, "_display", live)
+    progress.begin("running", "step")
+    with redirect_stderr(Terminal()):
+        progress._show(live)
+        assert live._progress is not None
+        progress.use("log")
+    assert live._progress is None
+    assert progress._display is None
+
+
+def test_code_that_catches_the_error_output_gets_no_bars() -> None:
+    live, work, caught = Live(), Work("running", "step"), StringIO()
+    with redirect_stderr(Terminal()) as terminal:
+        live.show([work])
+        with redirect_stderr(caught):
+            live.show([work])
+        live.show([])
+    assert caught.getvalue() == ""
+    assert "running step" in terminal.getvalue()
+
+
+def test_bars_of_the_users_own_are_not_drawn_over() -> None:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    live, work = Live(), Work("running", "step")
+    with redirect_stderr(Terminal()) as terminal, Progress(console=Console(stderr=True), auto_refresh=False):
+        live.show([work])
+    assert live._progress is None
+    assert "running step" not in terminal.getvalue()
+
+
+def test_what_a_forked_process_prints_goes_past_the_bars() -> None:
+    live = Live()
+    with redirect_stderr(Terminal()) as terminal:
+        live.show([Work("running", "step")])
+        assert sys.stderr is not terminal
+        live.let_go()
+        assert sys.stderr is terminal
+        live._progress.stop()
+
+
+def test_calls_of_a_body_count_with_the_steps_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss(w: Any, x: Any) -> Any:
+        for _ in range(30):
+            x = np.tanh(x @ w)
+        return np.mean(x)
+
+    said: list[str] = []
+    before = Watch.before
+
+    def note(watch: Watch, step: Any) -> None:
+        before(watch, step)
+        said.append(progress._works[-1].detail())  # type: ignore[misc]
+
+    monkeypatch.setattr(Watch, "before", note)
+    monkeypatch.setattr("distgrad.workers.local.LONG", 0.0)
+    progress.use("log")
+    with dg.Session(threads=1):
+        dg.data_parallel(dg.grad(loss), shards=16)(np.ones((4, 4)), np.ones((32, 4)))
+    calls = f"{len(said):,}"
+    assert len(said) > 16 * 30
+    assert f"(step 1 of {calls})" in said[0]
+    assert f"(step {calls} of {calls})" in said[-1]
 
 
 SCRIPT = """

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +186,38 @@ def test_a_plan_that_never_ran_is_told_as_predicted() -> None:
     assert plan["ops"][0]["predicted"] == plan["ops"][0]["seconds"] > 0
 
 
+def test_of_a_body_that_is_called_often_the_ops_inside_are_told() -> None:
+    def deep(w: Any, x: Any) -> Any:
+        for _ in range(30):
+            x = np.tanh(x @ w)
+        return np.mean(x)
+
+    step = dg.data_parallel(dg.grad(deep), shards=16)
+    with dg.Session(trace=True) as session:
+        step(np.ones((4, 4)), np.ones((32, 4)))
+        [plan] = session._planner.recording.document()["distgrad"]["plans"]  # type: ignore[union-attr]
+    assert any(each.type == "Call" for each in step.plan(np.ones((4, 4)), np.ones((32, 4))).program.steps)
+    assert "MatMul ×" in plan["tasks"][0]["ops"]
+    assert all(row["predicted"] is not None for row in plan["ops"])
+    assert sum(row["calls"] for row in plan["ops"] if row["op"] == "MatMul") == 16 * (30 + 30 + 29)
+
+
+def test_a_clock_that_goes_wrong_is_set_right_by_the_length_of_the_run() -> None:
+    step = dg.data_parallel(dg.value_and_grad(loss), shards=4)
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, trace=True) as session:
+        step(W, X, Y)
+        plan, report = step.plan(W, X, Y), session.last_run
+    assert report is not None
+    for k, token in report.tokens.items():  # a node an hour ahead, and one an hour behind
+        hour = 3600 if k % 2 else -3600
+        report.tokens[k] = token._replace(node=f"{k % 2}", start=token.start + hour, end=token.end + hour)
+    document = trace.document([trace.Entry(plan, "step", report)], "1")
+    Draft202012Validator(SCHEMA).validate(document)
+    measured = document["distgrad"]["plans"][0]["measured"]
+    assert min(measured["start"]) >= 0
+    assert max(measured["end"]) <= report.seconds + 1e-6
+
+
 # -- sessions ----------------------------------------------------------------------------------------------------
 
 
@@ -203,6 +237,32 @@ def test_a_trace_is_written_when_the_session_is_closed(tmp_path: Path) -> None:
         dg.grad(loss)(W, X, Y)
         assert not path.exists()
     assert json.loads(path.read_text())["distgrad"]["plans"][0]["name"] == "grad_loss"
+
+
+def test_a_trace_is_written_where_it_was_asked_for_from_any_folder(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with dg.Session(trace="trace.json"):
+        dg.grad(loss)(W, X, Y)
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+    assert (tmp_path / "trace.json").exists()
+
+
+def test_what_is_recorded_goes_with_its_session() -> None:
+    f = dg.function(loss)
+    with dg.Session(trace=True) as session:
+        f(W, X, Y)
+    recording = weakref.ref(session._planner.recording)
+    del session
+    gc.collect()
+    assert recording() is None
+
+
+def test_a_run_without_tasks_leaves_nothing_to_show(tmp_path: Path) -> None:
+    with dg.Session(trace=tmp_path / "trace.html") as session:
+        assert dg.function(lambda x: x)(X).shape == X.shape
+        assert session.last_run is None
+    assert not (tmp_path / "trace.html").exists()
 
 
 def test_nothing_is_written_where_nothing_ran(tmp_path: Path) -> None:

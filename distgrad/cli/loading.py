@@ -76,10 +76,11 @@ def load_file(file: Path) -> ModuleType:
     if not file.is_file():
         fail(f"there is no file {str(file)!r}", MISUSED)
     sys.path.insert(0, str(file.resolve().parent))
-    spec = importlib.util.spec_from_file_location(file.stem, file.resolve())
+    name = f"__{file.stem}__" if file.stem in sys.modules else file.stem  # others use the module of this name
+    spec = importlib.util.spec_from_file_location(name, file.resolve())
     if spec is None or spec.loader is None:
         fail(f"{str(file)!r} is no Python file", MISUSED)
-    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     with guarded(f"{str(file)!r} cannot be imported", MISUSED):
         spec.loader.exec_module(module)
     return module

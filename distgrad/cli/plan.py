@@ -93,6 +93,8 @@ def _document(made: Plan, name: str) -> dict[str, Any]:
 def _write(made: Plan, name: str, file: Path) -> None:
     from distgrad.recording import write
 
+    if not made.tasks:
+        fail(f"--html {file}: the plan of {name} has no tasks to show: it returns what it is given", MISUSED)
     try:
         write(_document(made, name), file)
     except OSError as e:

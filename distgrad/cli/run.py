@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import runpy
@@ -52,13 +53,18 @@ def run(
     """
     check_script(script)
     session = _session(workers, address, trace, check_numerics)
+    atexit.register(_end, session, trace)  # later than the script's threads, and than what it registers itself
+    raise SystemExit(_outcome(script, arguments or []))
+
+
+def _end(session: Session, trace: Path | None) -> None:
     try:
-        code = _outcome(script, arguments or [])
-    finally:
         session.close()
-    if trace is not None:
-        say(f"wrote {trace}" if session.last_run else f"{trace} was not written: nothing ran in the session")
-    raise SystemExit(code)
+    except (OSError, ValueError) as e:
+        say(f"error: {trace} could not be written: {e}")
+    else:
+        if trace is not None:
+            say(f"wrote {trace}" if session.last_run else f"{trace} was not written: nothing ran in the session")
 
 
 def check_script(script: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from typing import Any
 
@@ -105,3 +106,25 @@ def test_an_address_where_nobody_listens_is_told_in_seconds() -> None:
     assert "nothing listens there" in lines[0]
     assert "ray start" in lines[0]
     assert float(seconds) < 60 > time.monotonic() - begun - 60
+
+
+def test_a_session_that_two_threads_leave_is_closed_once(
+    ray_session: dg.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from distgrad.workers.on_ray import link
+
+    forgotten: list[str] = []
+    both = threading.Barrier(2)
+    monkeypatch.setattr(link, "forget", forgotten.append)
+    session = dg.Session("ray", workers=1)
+
+    def leave() -> None:
+        both.wait(30)
+        session.close()
+
+    threads = [threading.Thread(target=leave) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert len(forgotten) == 1

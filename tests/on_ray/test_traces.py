@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Iterator
@@ -90,6 +91,28 @@ def told() -> Iterator[list[progress.Work]]:
         patch.setattr(progress, "_start", lambda: None)
         patch.setattr(progress, "begin", note)
         yield found
+
+
+def test_what_a_run_was_given_goes_with_it_though_its_progress_was_told(
+    ray_session: dg.Session, told: list[progress.Work]
+) -> None:
+    with ray_session_again() as session:
+        gc.collect()
+        gc.disable()
+        try:
+            step(W, X)
+            assert session._planner.link is not None
+            assert len(session._planner.link.values) == 0
+        finally:
+            gc.enable()
+
+
+def test_a_run_in_which_a_nan_was_found_is_not_recorded(ray_session: dg.Session) -> None:
+    with ray_session_again(trace=True, check_numerics=True) as session:
+        with pytest.raises(dg.NumericsError):
+            dg.function(lambda x: np.log(x))(-np.ones(3))
+        with pytest.raises(ValueError, match="nothing was recorded"):
+            session.write_trace("trace.json")
 
 
 def test_the_progress_of_a_run_is_told_task_by_task(ray_session: dg.Session, told: list[progress.Work]) -> None:

@@ -62,7 +62,7 @@ def _torch() -> Backend:
 
 _MAKERS: dict[str, Callable[[], Backend]] = {"numpy": _numpy, "torch": _torch, "array-api-strict": _strict}
 _REMEDY = {
-    "torch": "install distgrad[torch], or torch itself as https://pytorch.org says for your GPU",
+    "torch": "install it as https://pytorch.org says for your GPU",
     "array-api-strict": "pip install array-api-strict",
 }
 

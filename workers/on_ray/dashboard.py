@@ -34,6 +34,12 @@ def usual_address() -> str:
 
 def checked(address: str) -> str:
     """The address without a trailing slash, if it can be one of a dashboard."""
+    if "@" in address:  # which is not repeated: it may have a password
+        raise JobsError(
+            f"the address of a Ray dashboard has no user and no password in it: it is of the form {USUAL}. Behind a "
+            f"proxy that wants them, go past it, as with `ssh -L 8265:localhost:8265 HEAD`",
+            misuse=True,
+        )
     try:
         parts = urlsplit(address)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -111,10 +111,10 @@ class RayEngine:
         feeds, state = self._placed(feeds, state)
         run = self._finished(feeds, state, fetch, self._ends())
         self.link.last = run.report
-        if self.settings.record is not None:
-            self.settings.record(self.name, self.plan, run.report)
         if run.report.worst and self.settings.check_numerics:
             self._blame(feeds, state, run)
+        if self.settings.record is not None:
+            self.settings.record(self.name, self.plan, run.report)
         return self._results(run, feeds, state, fetch)
 
     def run_again(

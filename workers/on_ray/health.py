@@ -59,7 +59,7 @@ def _started_here() -> str | None:
 
 def _asked(address: str) -> dict[str, Any]:
     """What the other process found; ConnectionError says why it found nothing."""
-    command = [sys.executable, "-m", "distgrad.workers.on_ray.health", address]
+    command = [sys.executable, "-P", "-m", "distgrad.workers.on_ray.health", address]  # no module of this folder
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except subprocess.TimeoutExpired:

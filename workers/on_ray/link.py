@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import socket
+import threading
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,7 @@ class Link:
         self.values: weakref.WeakSet[Value] = weakref.WeakSet()
         self._placed: dict[int, tuple[weakref.ref[Array], Value]] = {}
         self.closed = False
+        self._closing = threading.RLock()  # reentrant: a signal may close what is being closed
         #: What happened in the run that ended last, and what failures have cost so far.
         self.last: Report | None = None
         self.faults = Faults()
@@ -136,18 +138,19 @@ class Link:
 
     def close(self) -> None:
         """Values that somebody still has come to this process; then what was started here ends."""
-        if self.closed:
-            return
-        atexit.unregister(self.close)
-        if ray.is_initialized():
-            for value in list(self.values):
-                _settle(value)
-            self._placed.clear()
-            if self.opened:
-                ray.shutdown()
-            else:
-                forget(self.name)
-        self.closed = True
+        with self._closing:  # two threads may leave the same session
+            if self.closed:
+                return
+            atexit.unregister(self.close)
+            if ray.is_initialized():
+                self._placed.clear()  # the arrays of these are here
+                for value in list(self.values):
+                    _settle(value)
+                if self.opened:
+                    ray.shutdown()
+                else:
+                    forget(self.name)
+            self.closed = True
 
 
 def _settle(value: Value) -> None:
