@@ -37,6 +37,9 @@ ROWWISE = frozenset({"Softmax", "SoftmaxGrad", "LogSoftmax", "LayerNorm", "Layer
 #: Rowwise too, along the last axis, but with an input or a result that has one element per row.
 LOSSES = {"SparseSoftmaxCrossEntropyWithLogits": 0, "SparseSoftmaxCrossEntropyWithLogitsGrad": 1}
 
+#: Op types whose results are parts of what they read: of a batch, say, which towers are made of.
+PARTS = frozenset({"Split", "StridedSlice", "Unstack"})
+
 #: Reductions that can be put together from those of blocks.
 REDUCTIONS = frozenset({"Sum", "Mean", "Max", "Min"})
 
@@ -48,6 +51,10 @@ LONG_ROW = 1 << 16
 MANY = 256
 #: From this many elements on even a single step gains from running in blocks, on several threads.
 LARGE = 1 << 17
+#: Bits that tell where values come from. Where there are more feeds than bits, some towers are taken for one.
+ROOTS = 512
+#: Groups that are remembered for one array that they read: more towers than this are seldom laid out.
+READERS = 16
 
 
 class Role(NamedTuple):
@@ -143,10 +150,11 @@ _RULES: dict[str, Callable[[Step, Sequence[Spec]], Role | None]] = {
 
 
 class _Group:
-    __slots__ = ("into", "members", "reads", "role")
+    __slots__ = ("into", "members", "reads", "role", "roots")
 
     def __init__(self, role: Role):
         self.role = role
+        self.roots = 0
         self.members: list[int] = []
         self.reads: set[int] = set()  # arrays as large as the space
         self.into: _Group | None = None  # the group that took this one over
@@ -158,9 +166,9 @@ class _Group:
             group = group.into
         return group
 
-
     def take_over(self, other: _Group) -> None:
         self.members += other.members
+        self.roots |= other.roots
         self.reads |= other.reads
         other.members, other.reads, other.into = [], set(), self
 
@@ -180,8 +188,7 @@ def _groups(program: Program) -> list[_Group]:
     stage_of: dict[int, int] = dict.fromkeys(given, -1)
     space_of: dict[int, Any] = {}
     step_stage: list[int] = []
-    found: dict[Any, _Group] = {}
-    every: list[_Group] = []
+    known = _Known(given, _roots(program))
     for i, step in enumerate(program.steps):
         part = role(step, types)
         stage = _stage(step, stage_of, space_of, step_stage, None if part is None else (part.space, step.device))
@@ -190,13 +197,68 @@ def _groups(program: Program) -> list[_Group]:
                 part = None
                 stage = _stage(step, stage_of, space_of, step_stage, None)
             else:
-                stage = _join(i, step, part, stage, types, given, found, every)
+                stage = _join(i, step, part, stage, types, known)
         for v in step.outputs:
             stage_of[v] = stage
             if part is not None and part.goes_on:
                 space_of[v] = (part.space, step.device)
         step_stage.append(stage)
-    return [group for group in every if _worth_it(group)]
+    return [group for group in known.every if _worth_it(group)]
+
+
+def _roots(program: Program) -> list[int]:
+    """Which feeds, variables and parts of them each value is made of, as bits. Values of which neither is made of all
+    that the other is made of belong to different towers."""
+    roots = [0] * len(program.types)
+    count = 0
+    for v in program.given:
+        roots[v] = 1 << count % ROOTS
+        count += 1
+    for step in program.steps:
+        made = 0
+        for v in step.inputs:
+            made |= roots[v]
+        for v in step.outputs:
+            roots[v] = made
+        if step.type in PARTS:
+            for v in step.outputs:
+                roots[v] |= 1 << count % ROOTS
+                count += 1
+    return roots
+
+
+class _Known:
+    """The groups so far: by what they made, and by what they read."""
+
+    def __init__(self, given: Container[int], roots: Sequence[int]):
+        self.given, self.roots = given, roots
+        self.every: list[_Group] = []
+        self._made: dict[Any, _Group] = {}
+        self._read: dict[Any, list[_Group]] = {}
+
+    def near(self, key: Any, step: Step) -> list[_Group]:
+        """The groups that made something that a step reads, and those of its own tower that read the same."""
+        found: list[_Group] = []
+        mask = self.roots[step.outputs[0]]
+        for v in step.inputs:
+            if (key, v) in self._made:
+                found.append(self._made[key, v].now())
+            for reader in self._read.get((key, v), ()):
+                group = reader.now()
+                if mask & group.roots in (mask, group.roots):
+                    found.append(group)
+        return list(dict.fromkeys(found))
+
+    def add(self, key: Any, step: Step, group: _Group, full: Sequence[int]) -> None:
+        group.roots |= self.roots[step.outputs[0]]
+        for v in step.outputs:
+            self._made[key, v] = group
+        for v in full:
+            if v not in self.given:
+                readers = self._read.setdefault((key, v), [])
+                if group not in readers:
+                    readers.append(group)
+                    del readers[:-READERS]
 
 
 def _stage(
@@ -213,43 +275,32 @@ def _stage(
     return stage
 
 
-def _join(
-    i: int,
-    step: Step,
-    part: Role,
-    stage: int,
-    types: Sequence[Spec],
-    given: Container[int],
-    found: dict[Any, _Group],
-    every: list[_Group],
-) -> int:
+def _join(i: int, step: Step, part: Role, stage: int, types: Sequence[Spec], known: _Known) -> int:
     """Put a step into the group that made or reads what it reads; gives the stage that it ends up with.
 
-    Reading the same feed or variable is no reason to run together: towers do that. All groups that made something it
-    reads become one, also those that made the mean of a row: two groups of one stage that read from each other would be
-    a cycle.
+    Reading the same feed or variable is no reason to run together, nor is reading the same array in another tower. All
+    groups that made something it reads become one, also those that made the mean of a row: two groups of one stage that
+    read from each other would be a cycle.
     """
     size = math.prod(part.space)
     full = [v for v in step.inputs if math.prod(types[v].shape) == size]
     while True:
         key = stage, part.space, step.device
-        near = list(dict.fromkeys([g.now() for v in step.inputs if (g := found.get((key, v))) is not None]))
+        near = known.near(key, step)
         if not near or not _apart(step, near):
             break
         stage += 1  # a group of its own, one stage later
     split = min([part.split, *(g.role.split for g in near)])
     group = max(near, key=_size, default=None) or _Group(part)
     if not near:
-        every.append(group)
+        known.every.append(group)
     for other in near:
         if other is not group:  # the smaller into the largest, so no step is moved often
             group.take_over(other)
     group.role = Role(part.space, split, True)
     group.members.append(i)
     group.reads.update(full)
-    for v in (*full, *step.outputs):
-        if v not in given:
-            found[key, v] = group
+    known.add(key, step, group, full)
     return stage
 
 
