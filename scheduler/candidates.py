@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from distgrad.scheduler.contract import contract, pieces, whole
+from distgrad.scheduler.contract import DEEP, contract, pieces, whole
 from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.nodes import Groups, Nodes, quotient
 from distgrad.scheduler.priced import Priced
@@ -37,7 +37,7 @@ def best_first(work: Priced, total: float) -> Iterator[Groups]:
     graph, place = quotient(work.nodes, small)
     of = [place[g] for g in small]
     tries = _tries(work, total)[: max(1, PATIENCE // len(graph))]
-    known: dict[tuple[float, bool], Lanes] = {}
+    known: dict[tuple[float, bool, int], Lanes] = {}
     ways = [whole(graph), *[contract(graph, way, known) for way in tries]]
     found = list(dict.fromkeys([tuple(groups) for groups in ways]))
     things = _Things(_given(work, of, len(graph)), _packs(work, of))
@@ -54,6 +54,7 @@ def _tries(work: Priced, total: float) -> list[Way]:
     folds = [0.0, *[1.05 * each / n for n in FOLDS]]  # towers alone, or with the sums over them
     ways = [
         *[way._replace(fold=fold) for fold in folds for way in (many, few)],  # trees of sums side by side
+        *[few._replace(fold=fold, deep=DEEP) for fold in folds],  # what towers share is no part of any
         Way(grain),  # every level of a tree for itself
         *[few._replace(window=each / n) for n in PIECES],  # cut, so that what is behind them overlaps
         few._replace(branches=True),  # branches of towers too

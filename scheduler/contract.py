@@ -23,13 +23,17 @@ from distgrad.scheduler.nodes import Groups, Nodes, quotient
 from distgrad.scheduler.reduce import Lanes, Way, joined
 from distgrad.scheduler.towers import heads_of
 
+#: Levels of small sources that may be shared: a slice, say, and a product of it.
+DEEP = 2
 
-def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool], Lanes] | None = None) -> Groups:
+
+def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool, int], Lanes] | None = None) -> Groups:
     """Groups of about a grain of seconds or more, as this way to cut asks; `known` keeps what other ways may need."""
     known = {} if known is None else known
-    if (way.grain, way.branches) not in known:
-        known[way.grain, way.branches] = _lanes(nodes, way.grain, way.branches)
-    lanes = known[way.grain, way.branches]
+    key = way.grain, way.branches, way.deep
+    if key not in known:
+        known[key] = _lanes(nodes, *key)
+    lanes = known[key]
     color = [0] * len(lanes.weight)
     if way.fold or way.columns:
         lanes, color = joined(nodes, lanes, way)
@@ -45,8 +49,11 @@ def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool], Lanes] | No
 
 
 def pieces(nodes: Nodes, grain: float) -> Groups:
-    """Every lane in every phase as a group, cut at the grain: the small pieces that all ways put together."""
-    return _phased(nodes, _lanes(nodes, grain, False).of, grain)
+    """Every lane in every phase as a group, cut at the grain: the small pieces that all ways put together. What one
+    way or the other takes for two lanes are two pieces."""
+    of = zip(*[_lanes(nodes, grain, False, deep).of for deep in (0, DEEP)], strict=True)
+    ids: dict[tuple[int, ...], int] = {}
+    return _phased(nodes, [ids.setdefault(lanes, len(ids)) for lanes in of], grain)
 
 
 def _colored(graph: Nodes, color: dict[int, int]) -> Nodes:
@@ -71,14 +78,15 @@ def whole(nodes: Nodes) -> Groups:
 # -- lanes and phases --------------------------------------------------------------------------------------------
 
 
-def _lanes(nodes: Nodes, grain: float, branches: bool) -> Lanes:
-    heads = heads_of(nodes, grain, branches)
+def _lanes(nodes: Nodes, grain: float, branches: bool, deep: int) -> Lanes:
+    heads, shared = heads_of(nodes, grain, branches, deep)
     of: list[int] = []
     weight: list[float] = []  # of each lane
     tower: list[bool] = []  # whether a lane began with a head, or adds up what such lanes made
     sums: list[int] = []  # the node that does that, or -1
     for v, before in enumerate(nodes.before):
-        here = -1 if heads[v] or not before else _best_lane(nodes, v, of, weight, tower)
+        begins = heads[v] or all(map(shared.__getitem__, before))  # a lane of its own, also behind nothing
+        here = -1 if begins else _best_lane(nodes, v, of, weight, tower)
         if here < 0:
             here = len(weight)
             adds = nodes.joint[v] and len(before) > 1

@@ -6,14 +6,16 @@ Written to be read for one task and for five thousand: of everything long, the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from distgrad.scheduler.devices import counted
 from distgrad.scheduler.memory import bytes_text, given_bytes, largest, named
-from distgrad.scheduler.prices import needs_of, prices
+from distgrad.scheduler.prices import Needs, needs_of, prices
+from distgrad.scheduler.program import CALL, Inner, Program, Step
 
 if TYPE_CHECKING:
+    from distgrad.scheduler.cluster import Cluster
     from distgrad.scheduler.plan import Plan
 
 #: From this share of the run on, one thing decides how long it takes.
@@ -26,11 +28,28 @@ NAMED = 3
 
 def explain(plan: Plan, top: int = 10) -> str:
     """Totals, predictions, what dominates, tasks, steps, bundles, barriers, memory."""
-    needs = needs_of(plan.program, plan.cluster, plan.options)
-    seconds = [cost.seconds for cost in prices(plan.program, plan.cluster, needs)]
-    parts = [_totals(plan), _dominates(plan, seconds), _tasks(plan, seconds, top), _steps(plan, seconds, top)]
+    costs = _costs(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+    seconds = [sum([cost for _, cost in inside]) for inside in costs]
+    parts = [_totals(plan), _dominates(costs), _tasks(plan, costs, top), _steps(plan, seconds, top)]
     parts += [_bundles(plan, top), _barriers(plan, top), _memory(plan)]
     return "\n\n".join(["\n".join(lines) for lines in parts if lines])
+
+
+def _costs(
+    program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
+) -> list[Sequence[tuple[Step, float]]]:
+    """Per step what it should take; of a call, the steps inside."""
+    called: dict[Inner, list[tuple[Step, float]]] = {}
+    made: list[Sequence[tuple[Step, float]]] = []
+    for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):
+        if step.type != CALL:
+            made.append(((step, cost.seconds),))
+            continue
+        inner: Inner = step.attrs["inner"]
+        if inner not in called:
+            called[inner] = [pair for inside in _costs(inner.program, cluster, needs) for pair in inside]
+        made.append(called[inner])
+    return made
 
 
 def _totals(plan: Plan) -> list[str]:
@@ -65,6 +84,9 @@ def _decides(plan: Plan) -> str:
     total = predicted.seconds or 1.0
     cpus = max([task.cpus for task in plan.tasks], default=1)
     slots = sum(worker.cpus // cpus for worker in plan.cluster.workers)
+    if slots > 1 and len(plan.tasks) == 1:
+        pays = time_text(10 * plan.cluster.machine.task_seconds)
+        return f"all is one task: more workers would not help, shards of a batch would, of {pays} of work or more each"
     if slots > 1 and predicted.critical_seconds >= DECIDES * total:
         return "the longest chain of tasks: more workers would not help, more shards or faster steps would"
     if predicted.work_seconds / slots >= DECIDES * total:
@@ -84,15 +106,16 @@ def _sent(plan: Plan) -> int:
     return sum([given[v] for v, node in there if node != home])
 
 
-def _dominates(plan: Plan, seconds: Sequence[float]) -> list[str]:
-    steps, total = plan.program.steps, sum(seconds) or 1.0
-    by_op = summed([(step.type, cost) for step, cost in zip(steps, seconds, strict=True)])
-    by_line = summed([(str(step.source), cost) for step, cost in zip(steps, seconds, strict=True)])
+def _dominates(costs: Sequence[Sequence[tuple[Step, float]]]) -> list[str]:
+    pairs = [pair for inside in costs for pair in inside]
+    total = sum([cost for _, cost in pairs]) or 1.0
+    by_op = summed([(step.type, cost) for step, cost in pairs])
+    by_line = summed([(str(step.source), cost) for step, cost in pairs])
     lines = []
-    for title, costs in (("by op", by_op), ("by line", by_line)):
-        shares = [f"{name} {cost / total:.0%}" for name, cost in costs[:5] if cost >= SEEN * total]
+    for title, found in (("by op", by_op), ("by line", by_line)):
+        shares = [f"{name} {cost / total:.0%}" for name, cost in found[:5] if cost >= SEEN * total]
         lines.append(f"{title:11} {', '.join(shares)}")
-    return lines if steps else []
+    return lines if pairs else []
 
 
 def summed(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
@@ -113,14 +136,14 @@ def _steps(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
     return _table(_title("steps", "longest", len(order), len(seconds)), rows) if order else []
 
 
-def _tasks(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
+def _tasks(plan: Plan, costs: Sequence[Sequence[tuple[Step, float]]], top: int) -> list[str]:
     order = sorted(range(len(plan.tasks)), key=lambda k: (-plan.tasks[k].seconds, k))[:top]
     rows = [["task", "worker", "seconds", "with inputs", "steps", "reads", "gives", "ops", "mostly at"]]
     for k in sorted(order):
         task = plan.tasks[k]
-        costs = [(seconds[i], plan.program.steps[i]) for i in task.steps]
-        ops = ops_text([(step.type, cost, 1) for cost, step in costs])
-        where = summed([(str(step.source), cost) for cost, step in costs])[0][0]
+        pairs = [pair for i in task.steps for pair in costs[i]]
+        ops = ops_text([(step.type, cost, 1) for step, cost in pairs])
+        where = summed([(str(step.source), cost) for step, cost in pairs])[0][0]
         place = f"{task.worker}" if task.device is None else f"{task.worker} @{task.device}"
         sizes = [f"{len(task.steps)}", f"{len(task.reads)}", f"{len(task.gives)}"]
         rows.append([f"{k}", place, time_text(task.seconds), bytes_text(task.memory), *sizes, ops, where])

@@ -31,6 +31,8 @@ class Way(NamedTuple):
     window: float | None = None
     #: A branch of a tower that dominates a grain is a lane too, though it needs others of its kind.
     branches: bool = False
+    #: So many levels of small sources that several nodes read belong to no tower.
+    deep: int = 0
     #: Towers join with the sum over them as long as they do not last longer than this together.
     fold: float = 0.0
     #: Trees of sums are dealt out to at most so many lanes, of at least so much work; 0: every sum is a lane.

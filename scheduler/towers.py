@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from distgrad.scheduler.nodes import Nodes
 
 
-def heads_of(nodes: Nodes, grain: float, branches: bool) -> list[bool]:
-    """The nodes that begin a tower, or with `branches` any heavy branch."""
+def heads_of(nodes: Nodes, grain: float, branches: bool, deep: int = 0) -> tuple[list[bool], list[bool]]:
+    """The nodes that begin a tower, or with `branches` any heavy branch; and small sources that several nodes read, of
+    which `deep` levels are looked for: they are no part of any tower."""
     n = len(nodes)
-    tree, work = _dominators(nodes, grain)
+    tree, work, shared = _dominators(nodes, grain, deep)
     parent = tree.parent
     for v in range(n - 1, -1, -1):
         work[parent[v]] += work[v]
@@ -30,7 +31,7 @@ def heads_of(nodes: Nodes, grain: float, branches: bool) -> list[bool]:
     heads = [False] * n
     for v in heavy:
         heads[v] = parent[v] == n or beside[parent[v]] > 1
-    return heads
+    return heads, shared
 
 
 def _needs_another(nodes: Nodes, v: int, tree: _Tree, work: Sequence[float], grain: float) -> bool:
@@ -40,31 +41,36 @@ def _needs_another(nodes: Nodes, v: int, tree: _Tree, work: Sequence[float], gra
     return any(work[u] >= grain for u in above)
 
 
-def _dominators(nodes: Nodes, grain: float) -> tuple[_Tree, list[float]]:
-    """The node that every path to a node leads through last (n: none), and the work of each with its small sources.
+def _dominators(nodes: Nodes, grain: float, deep: int) -> tuple[_Tree, list[float], list[bool]]:
+    """The node that every path to a node leads through last (n: none), the work of each with its small sources, and
+    which small sources several nodes read.
 
-    A small tree of sources that only one node reads is a part of that node: it would hide what else dominates it.
+    A small tree of sources that only one node reads is a part of that node: it would hide what else dominates it. So
+    may small sources that several nodes read, as a step that all towers share, or the slices of a sequence that one
+    begins with: `deep` levels of them dominate nothing.
     """
     n = len(nodes)
     fan = _fan_out(nodes)
     tree = _Tree(n)
     work = [*nodes.weight, 0.0]
     small = [False] * n
+    depth = [0] * n  # of small sources
     for v, before in enumerate(nodes.before):
         at = -1
         sources = 0
         for p in before:
             if small[p]:
-                work[v] += work[p]
+                work[v] += work[p] if fan[p] == 1 else 0.0
+                depth[v] = max(depth[v], depth[p] + 1)
                 sources += 1
             else:
                 at = p if at < 0 else tree.meet(at, p)
         tree.add(v, n if at < 0 else at)
-        small[v] = sources == len(before) and fan[v] == 1 and work[v] < grain
+        small[v] = sources == len(before) and work[v] < grain and (fan[v] == 1 or depth[v] < deep)
     for v in range(n):
         if small[v]:
-            work[v] = 0.0  # counted where it is read
-    return tree, work
+            work[v] = 0.0  # counted where it is read, if that is one place
+    return tree, work, [small[v] and fan[v] > 1 for v in range(n)]
 
 
 def _fan_out(nodes: Nodes) -> list[int]:

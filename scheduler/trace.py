@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.explain import ops_text, summed
+from distgrad.scheduler.explain import _decides, ops_text, summed
 from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.prices import Needs, needs_of, prices
@@ -25,6 +25,8 @@ from distgrad.scheduler.simulate import Timeline, held, replay
 FORMAT = 1
 #: Ops that are told of per plan.
 MOST_OPS = 200
+#: Characters of what a task can be found by.
+MOST_TEXT = 2000
 #: Op types that bring together what several tasks made; a task that does little else is a node of a reduce tree.
 GATHERS = frozenset({"AddN", "Concat"})
 
@@ -76,6 +78,7 @@ class _Described:
             "steps": len(plan.program.steps),
             "budget": plan.options.memory or min([worker.memory for worker in plan.cluster.workers]),
             "predictions": asdict(plan.predictions),
+            "decides": _decides(plan),
             "tasks": [self._task(k) for k in range(len(plan.tasks))],
             "bundles": [
                 {
@@ -107,6 +110,7 @@ class _Described:
         return {
             "ops": ops_text([(op.op, op.seconds, op.calls) for op in ops]),
             "line": summed([(op.line, op.seconds) for op in ops])[0][0],
+            "all": _words([plan.program.steps[i] for i in task.steps]),
             "steps": len(task.steps),
             "seconds": _rounded(task.seconds),
             "memory": task.memory,
@@ -183,6 +187,22 @@ def _added(ops: Iterable[tuple[str, str, float, int]]) -> dict[tuple[str, str], 
         row["seconds"] += seconds
         row["calls"] += calls
     return found
+
+
+def _words(steps: Iterable[Step]) -> str:
+    """All op types and lines of these steps, those inside them too: what a task is found by."""
+    found: dict[str, None] = {}
+    inside: set[Inner] = set()
+    left = list(steps)
+    while left:
+        step = left.pop()
+        if step.type != CALL:
+            found |= dict.fromkeys([str(step.source)] if step.body else [step.type, str(step.source)])
+            left += step.body
+        elif step.attrs["inner"] not in inside:
+            inside.add(step.attrs["inner"])
+            left += step.attrs["inner"].program.steps
+    return " ".join(sorted(found))[:MOST_TEXT]
 
 
 def _gathers(step: Step) -> bool:

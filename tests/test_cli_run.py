@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import platform
 import socket
 import subprocess
 import sys
@@ -112,6 +113,29 @@ def test_a_syntax_error_is_shown_without_frames() -> None:
     assert made.stderr.startswith('  File "script.py", line 1\n')
 
 
+def test_an_interrupt_is_one_line() -> None:
+    made = process("run", script("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\nwhile True: pass"))
+    assert (made.returncode, made.stdout, made.stderr) == (130, "", "interrupted\n")
+
+
+def test_a_script_may_handle_an_interrupt_itself() -> None:
+    made = call("run", script("try:\n    raise KeyboardInterrupt\nexcept KeyboardInterrupt:\n    print('saved')"))
+    assert (made.exit_code, made.stdout, made.stderr) == (0, "saved\n", "")
+
+
+@pytest.mark.parametrize("given", [["--worker", "2"], ["--worker=2"]])
+def test_an_option_that_looks_like_one_of_runs_is_passed_on_with_a_note(given: list[str]) -> None:
+    made = call("run", script("import sys; print(sys.argv[1:])"), *given)
+    assert made.stdout == f"{given}\n"
+    assert made.stderr.startswith("note: --worker is passed to the script; did you mean --workers?")
+    assert made.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("given", [["--", "--worker", "2"], ["--rate", "2"], ["-worker"]])
+def test_other_options_are_passed_on_without_a_word(given: list[str]) -> None:
+    assert call("run", script(""), *given).stderr == ""
+
+
 RUNS = "import numpy as np, distgrad as dg\nprint(dg.function(lambda x: x + 1)(np.zeros(1)))"
 
 
@@ -123,8 +147,20 @@ def process(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_trace_is_written_and_its_path_said() -> None:
     made = process("run", script(RUNS), "--trace", "trace.json")
-    assert (made.stdout, made.stderr) == ("[1.]\n", "wrote trace.json\n")
+    assert (made.stdout, made.stderr) == ("[1.]\n", f"wrote {Path.cwd() / 'trace.json'}\n")
     assert json.loads(Path("trace.json").read_text())["distgrad"]["plans"]
+
+
+def test_a_job_says_on_which_machine_its_trace_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
+    made = process("run", script(RUNS), "--trace", "trace.json")
+    assert made.stderr == f"wrote {Path.cwd() / 'trace.json'} on {platform.node()}\n"
+
+
+def test_the_trace_is_written_where_it_was_asked_for_though_the_script_goes_elsewhere() -> None:
+    Path("other").mkdir()
+    process("run", script(f"import os; os.chdir('other')\n{RUNS}"), "--trace", "trace.json")
+    assert Path("trace.json").exists()
 
 
 def test_the_trace_of_a_script_that_fails_is_written_too() -> None:
@@ -135,13 +171,13 @@ def test_the_trace_of_a_script_that_fails_is_written_too() -> None:
 
 def test_a_trace_of_nothing_is_said_to_be_missing() -> None:
     made = process("run", script(""), "--trace", "trace.json")
-    assert made.stderr == "trace.json was not written: nothing ran in the session\n"
+    assert made.stderr == f"{Path.cwd() / 'trace.json'} was not written: nothing ran in the session\n"
 
 
 def test_a_trace_that_cannot_be_written_any_more_is_told_in_one_line() -> None:
     Path("gone").mkdir()
     made = process("run", script(f"{RUNS}\nimport os; os.rmdir('gone')"), "--trace", "gone/trace.json")
-    assert made.stderr.startswith("error: gone/trace.json could not be written: ")
+    assert made.stderr.startswith(f"error: {Path.cwd() / 'gone/trace.json'} could not be written: ")
     assert made.stderr.count("\n") == 1
 
 

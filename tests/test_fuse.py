@@ -80,6 +80,22 @@ def test_reading_the_same_feed_is_no_reason_to_run_together() -> None:
     assert kinds(program) == [["Tanh", "Exp"], ["Sin", "Cos"]]
 
 
+def test_towers_that_read_the_same_array_are_not_joined() -> None:
+    """c @ w -> y;  x_i @ w + y -> tanh -> exp: as towers that begin a recurrence with the same zeros."""
+    w, c, *xs = placeholder(D, D), placeholder(N, D), placeholder(N, D), placeholder(N, D)
+    y = c @ w
+    program = fused([dg.exp(dg.tanh(x @ w + y)) for x in xs], [w, c, *xs])
+    assert sorted(map(str, kinds(program))) == ["MatMul"] * 3 + ["['Add', 'Tanh', 'Exp']"] * 2
+
+
+def test_towers_over_parts_of_one_feed_are_not_joined() -> None:
+    """x -> x_0, x_1;  x_i + zeros -> tanh -> exp, with zeros that are no feed."""
+    x, w = placeholder(2 * N, D), placeholder(N, D)
+    zeros = w @ w.T
+    program = fused([dg.exp(dg.tanh(part + zeros)) for part in dg.split(x, 2)], [x, w])
+    assert [kind for kind in kinds(program) if len(kind) == 3] == [["Add", "Tanh", "Exp"]] * 2
+
+
 def test_towers_that_share_no_input_are_not_joined_by_the_sum_of_them() -> None:
     """x -> tanh -> exp; y -> tanh -> exp; their sum."""
     x, y = placeholder(N, D), placeholder(N, D)

@@ -195,6 +195,30 @@ def test_gradients_of_shards_become_towers() -> None:
     assert shape(plan)[4][0][0] == "AddN"
 
 
+def recurrence(w: Any, x: Any) -> Any:
+    """Over the columns of a sequence, from zeros."""
+    h = np.zeros((x.shape[0], 64))
+    for t in range(x.shape[1]):
+        h = np.tanh(x[:, t] @ w["x"] + h @ w["h"])
+    return np.mean(h**2)
+
+
+def symmetric(w: Any, x: Any) -> Any:
+    """With weights that are made of others, once for all shards."""
+    h = x[:, 0] @ w["x"]
+    for _ in range(20):
+        h = np.tanh(h @ (w["h"] + w["h"].T))
+    return np.mean(h**2)
+
+
+@pytest.mark.parametrize("loss", [recurrence, symmetric])
+def test_shards_that_share_a_small_step_run_side_by_side(loss: Any) -> None:
+    weights, x = {"x": np.ones((8, 64)), "h": np.eye(64)}, np.zeros((16_000, 20, 8))
+    with dg.Session(cluster=ray_cluster(8)):
+        plan = dg.data_parallel(dg.value_and_grad(loss), shards=8).plan(weights, x)
+    assert plan.predictions.seconds < 0.25 * plan.predictions.work_seconds
+
+
 def test_towers_that_meet_in_the_middle_are_cut_there() -> None:
     """x_i -> a_i -> b_i; all b_i -> join; join, b_i -> c_i; c_i, a_i -> d_i; AddN over all d_i"""
     s = Steps(LONG)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import os
+import platform
 import re
 import runpy
 import sys
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from distgrad.cli.console import FAILED, MISUSED, app, fail, say
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Of a program that Ctrl-C ended.
 INTERRUPTED = 130
+#: A variable that Ray sets for the process of a job.
+IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 #: For commands that take a script with its arguments: options that they do not know are the script's.
 PASSES_ON = {"ignore_unknown_options": True}
 
@@ -28,7 +33,23 @@ Workers = Annotated[int | None, typer.Option(min=1, help="Run on Ray with so man
 Numerics = Annotated[bool, typer.Option("--check-numerics", help="Raise where a NaN or an Inf begins; name its op.")]
 
 
-@app.command(context_settings=PASSES_ON)
+class PassesOn(TyperCommand):
+    """A command that tells of options that it passes on though they look like its own, misspelt."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        before = args[: args.index("--")] if "--" in args else list(args)
+        rest: list[str] = super().parse_args(ctx, args)
+        passed = ctx.params.get("arguments") or []
+        own = [name.removeprefix("--") for option in self.params for name in (*option.opts, *option.secondary_opts)]
+        for text in [x for x in before if x.startswith("--") and x in passed]:
+            name = text.partition("=")[0]
+            if near := difflib.get_close_matches(name.removeprefix("--"), own, 1, cutoff=0.8):
+                say(f"note: {name} is passed to the script; did you mean --{near[0]}? "
+                    f"What is the script's stands after `--` without this note")  # fmt: skip
+        return rest
+
+
+@app.command(cls=PassesOn, context_settings=PASSES_ON)
 def run(
     script: Script,
     arguments: Arguments = None,
@@ -52,9 +73,15 @@ def run(
     The exit code is the script's: 1 if it raises.
     """
     check_script(script)
-    session = _session(workers, address, trace, check_numerics)
-    atexit.register(_end, session, trace)  # later than the script's threads, and than what it registers itself
-    raise SystemExit(_outcome(script, arguments or []))
+    trace = trace and trace.absolute()  # wherever the script goes
+    try:
+        session = _session(workers, address, trace, check_numerics)
+        atexit.register(_end, session, trace)  # later than the script's threads, and than what it registers itself
+        code = _outcome(script, arguments or [])
+    except KeyboardInterrupt:
+        say("interrupted")
+        code = INTERRUPTED
+    raise SystemExit(code)
 
 
 def _end(session: Session, trace: Path | None) -> None:
@@ -64,7 +91,13 @@ def _end(session: Session, trace: Path | None) -> None:
         say(f"error: {trace} could not be written: {e}")
     else:
         if trace is not None:
-            say(f"wrote {trace}" if session.last_run else f"{trace} was not written: nothing ran in the session")
+            wrote = f"wrote {trace}{_host()}"
+            say(wrote if session.last_run else f"{trace} was not written: nothing ran in the session")
+
+
+def _host() -> str:
+    """Which machine a job of a cluster runs on: its log is read on another one."""
+    return f" on {platform.node()}" if IN_JOB in os.environ else ""
 
 
 def check_script(script: str) -> None:
@@ -113,9 +146,11 @@ def _outcome(script: str, arguments: list[str]) -> Any:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as e:
         return e.code
+    except KeyboardInterrupt:
+        raise
     except BaseException as e:  # whatever it may raise
         _show(e, script)
-        return INTERRUPTED if isinstance(e, KeyboardInterrupt) else FAILED
+        return FAILED
     return 0
 
 

@@ -11,13 +11,13 @@ import typer
 
 from distgrad.cli.console import FAILED, MISUSED, app, fail, say
 from distgrad.cli.jobs import Address, cluster, follow
-from distgrad.cli.run import PASSES_ON, Arguments, Numerics, Script, check_script
+from distgrad.cli.run import PASSES_ON, Arguments, Numerics, PassesOn, Script, check_script
 
 if TYPE_CHECKING:
     from distgrad.workers.on_ray.jobs import Job
 
 
-@app.command(context_settings=PASSES_ON)
+@app.command(cls=PassesOn, context_settings=PASSES_ON)
 def submit(
     script: Script,
     arguments: Arguments = None,

@@ -60,13 +60,14 @@ class PlanModel {
     return work / (lanesOf(times).rows.length * this.span(mode));
   }
 
-  /* Tasks whose number is this, or whose ops or line have this text. */
+  /* Tasks whose number is this, or whose ops or lines have this text. */
   find(text) {
     const wanted = text.trim().toLowerCase();
     if (wanted === "") return [];
     const all = this.tasks.map((_, k) => k);
     if (/^\d+$/.test(wanted)) return all.filter((k) => k === Number(wanted));
-    return all.filter((k) => `${this.tasks[k].ops} ${this.tasks[k].line}`.toLowerCase().includes(wanted));
+    const words = ({ ops, line, all = "" }) => `${ops} ${line} ${all}`.toLowerCase();
+    return all.filter((k) => words(this.tasks[k]).includes(wanted));
   }
 }
 

@@ -14,7 +14,7 @@ function subtitle(model) {
     ...(gpus ? [counted(gpus, "GPU")] : []),
   ];
   const reduces = model.tasks.filter((task) => task.kind === "reduce").length;
-  const tasks = `${counted(model.tasks.length, "task")} (${reduces.toLocaleString("en")} reduce)`;
+  const tasks = counted(model.tasks.length, "task") + (reduces ? ` (${reduces.toLocaleString("en")} reduce)` : "");
   const { count, began } = model.plain.runs;
   const ran = count
     ? `${counted(count, "run")}, the last ${began ? `at ${new Date(began * 1000).toLocaleString()}` : "shown"}`
@@ -58,6 +58,7 @@ function timeNotes(model) {
   notes.push(
     `Predicted work ${timeText(predictions.work_seconds)}, longest chain ${timeText(predictions.critical_seconds)}.`,
   );
+  if (model.plain.decides) notes.push(`What decides: ${model.plain.decides}.`);
   return notes;
 }
 

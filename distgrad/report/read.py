@@ -50,6 +50,9 @@ PLAN: dict[str, Any] = {
     "ops": [{"op": str, "line": str, "seconds": NUMBER, "calls": int, "predicted": (*NUMBER, NONE)}],
     "ops_measured": bool,
 }
+#: What the traces of earlier versions lack, by what has it.
+MORE_OF_PLAN: dict[str, Any] = {"decides": str}
+MORE_OF_TASK: dict[str, Any] = {"all": str}
 MEASURED: dict[str, Any] = {**_TIMELINE, "resident": [_POINTS], "again": dict, "reasons": [str]}
 TRACE: dict[str, Any] = {
     "version": str,
@@ -126,11 +129,19 @@ def _check_fields(value: Any, wanted: Any, where: str) -> None:
         raise ValueError(f"{where} is {value}, which is no number of JSON")
 
 
+def _check_more(value: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
+    """The same for fields that may be missing."""
+    for key in wanted.keys() & value.keys():
+        _check_fields(value[key], wanted[key], f"{where}.{key}")
+
+
 def _check_plan(plan: Mapping[str, Any], where: str) -> None:
     count = len(plan["tasks"])
     if not count:
         raise ValueError(f"{where} has no tasks")
+    _check_more(plan, MORE_OF_PLAN, where)
     for k, task in enumerate(plan["tasks"]):
+        _check_more(task, MORE_OF_TASK, f"{where}.tasks[{k}]")
         for field in ("reads", "waits"):
             _check_places(task[field], k, f"{where}.tasks[{k}].{field}", "an earlier task")
     for i, bundle in enumerate(plan["bundles"]):
