@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -133,3 +135,20 @@ class NumericsError(FloatingPointError):
     Traceback (most recent call last):
     distgrad.errors.NumericsError: op 'Sqrt' (type Sqrt, ...) made NaN in 1 of 2 elements, first at [1]. Its inputs: ...
     """
+
+
+class NoValueError(TypeError):
+    """A tensor was used as if it had a value while the graph is built."""
+
+
+@contextmanager
+def telling_of_tensors() -> Iterator[None]:
+    """Inside runs a user's code. Where it writes a tensor into an array, NumPy hides what the tensor said behind a
+    ValueError of its own about sequences: what the tensor said is raised, at the line that wrote."""
+    try:
+        yield
+    except ValueError as e:
+        cause = e.__cause__
+        if isinstance(cause, NoValueError):
+            raise cause.with_traceback(e.__traceback__) from None
+        raise

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgrad import nest, progress, runtime
+from distgrad.errors import telling_of_tensors
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.handles import Handle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
@@ -167,7 +168,7 @@ class Function:
         names = iter([name for name, _ in self._named(args, kwargs)])
         work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops")
         try:
-            with body:
+            with body, telling_of_tensors():
                 args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
                 structure = _results(self.name, self.python_function(*args, **kwargs))
         finally:

@@ -3,7 +3,8 @@
     python examples/quickstart.py
     distgrad run examples/quickstart.py --workers 2
 
-The first command computes in this process, the second on two workers of a Ray that it starts, with the same bits.
+The first command computes in this process, the second on a Ray that it starts, to the same result. Nothing is gained
+there: the model is one task, too small to be cut. `char_gpt.py` cuts its batch into shards, which two workers share.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _totals(plan: Plan) -> list[str]:
         f"at most {bytes_text(predicted.peak_bytes)} on one worker",
         f"            {time_text(predicted.work_seconds)} of work, "
         f"{time_text(predicted.critical_seconds)} the longest chain of tasks",
-        f"decides     {_decides(plan)}",
+        f"decides     {decides(plan)}",
     ]
     return lines + _devices(plan)
 
@@ -78,7 +78,7 @@ def _devices(plan: Plan) -> list[str]:
     return [f"devices     {', '.join(shown)}"]
 
 
-def _decides(plan: Plan) -> str:
+def decides(plan: Plan) -> str:
     """What would have to change for the run to be shorter."""
     predicted = plan.predictions
     total = predicted.seconds or 1.0

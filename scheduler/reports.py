@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from distgrad.scheduler.devices import counted
+from distgrad.scheduler.explain import time_text
 from distgrad.scheduler.program import CALL, Step
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ class Token(NamedTuple):
     ops: Sequence[tuple[str, str, float, int]] = ()
 
 
-@dataclass
+@dataclass(repr=False)
 class Report:
     """What happened in a run: when and where each task ran, what was run again, and why."""
 
@@ -55,6 +57,17 @@ class Report:
     #: When the run began, in seconds since 1970, and how long it took.
     began: float = field(default_factory=time.time)
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """
+        >>> Report({0: Token(0.0, 0.1, "a", 71, 0), 1: Token(0.1, 0.15, "b", 71, 0)}, seconds=0.158)
+        <Report of 2 tasks on 2 processes, 158.0 ms, 0 run again>
+        """
+        places = {(token.node, token.pid) for token in self.tokens.values()}
+        kind = "process" if any(node for node, _ in places) else "thread"  # the local engine has threads, no nodes
+        on = f"{len(places)} {kind}{'' if len(places) == 1 else 'es' if kind == 'process' else 's'}"
+        again = sum(self.recomputed.values())
+        return f"<Report of {counted(len(self.tokens), 'task')} on {on}, {time_text(self.seconds)}, {again} run again>"
 
     @property
     def worst(self) -> int:

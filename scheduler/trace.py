@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.explain import _decides, ops_text, summed
+from distgrad.scheduler.explain import decides, ops_text, summed
 from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.prices import Needs, needs_of, prices
@@ -78,7 +78,7 @@ class _Described:
             "steps": len(plan.program.steps),
             "budget": plan.options.memory or min([worker.memory for worker in plan.cluster.workers]),
             "predictions": asdict(plan.predictions),
-            "decides": _decides(plan),
+            "decides": decides(plan),
             "tasks": [self._task(k) for k in range(len(plan.tasks))],
             "bundles": [
                 {
@@ -190,18 +190,18 @@ def _added(ops: Iterable[tuple[str, str, float, int]]) -> dict[tuple[str, str], 
 
 
 def _words(steps: Iterable[Step]) -> str:
-    """All op types and lines of these steps, those inside them too: what a task is found by."""
-    found: dict[str, None] = {}
-    inside: set[Inner] = set()
+    """All ops and lines of these steps, those inside them too: what a task is found by."""
+    found: set[str] = set()
+    called: set[Inner] = set()
     left = list(steps)
     while left:
         step = left.pop()
         if step.type != CALL:
-            found |= dict.fromkeys([str(step.source)] if step.body else [step.type, str(step.source)])
+            found |= {op_text(step), str(step.source)}
             left += step.body
-        elif step.attrs["inner"] not in inside:
-            inside.add(step.attrs["inner"])
-            left += step.attrs["inner"].program.steps
+        elif (inner := step.attrs["inner"]) not in called:
+            called.add(inner)
+            left += inner.program.steps
     return " ".join(sorted(found))[:MOST_TEXT]
 
 

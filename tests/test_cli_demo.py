@@ -13,6 +13,7 @@ import pytest
 
 import distgrad as dg
 from distgrad import demo_model
+from distgrad.cli.demo import called
 
 
 def demo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -46,8 +47,9 @@ def test_the_plan_is_told_in_a_few_lines_with_lines_of_the_model(done: tuple[Pat
 
 def test_it_ends_with_three_commands_to_try(done: tuple[Path, str]) -> None:
     last = done[1].split("Next\n")[1].splitlines()
-    assert [line.split()[:2] for line in last] == [["distgrad", name] for name in ("plan", "run", "doctor")]
-    assert len({line.index(text) for line, text in zip(last, ("what", "train", "what"), strict=True)}) == 1
+    called = [sys.executable, "-m", "distgrad"]  # as this one was
+    assert [line.split()[:4] for line in last] == [[*called, name] for name in ("plan", "run", "doctor")]
+    assert len({line.index(text) for line, text in zip(last, ("  what", "  train", "  what"), strict=True)}) == 1
 
 
 def test_it_writes_the_model_a_report_and_a_trace(done: tuple[Path, str]) -> None:
@@ -73,10 +75,23 @@ def test_a_model_that_was_changed_is_not_overwritten(done: tuple[Path, str], tmp
 
 
 def test_the_first_command_to_try_works(done: tuple[Path, str]) -> None:
-    first = done[1].split("Next\n")[1].split("   ")[0].split()
-    command = [sys.executable, "-m", *first]
+    command = done[1].split("Next\n")[1].split("   ")[0].split()
     made = subprocess.run(command, capture_output=True, text=True, cwd=done[0], check=True, timeout=120)
     assert "(ray: 8 workers, 8 cpus)" in made.stdout
+
+
+def test_commands_to_try_are_told_as_this_one_was_called(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "bin" / "distgrad"
+    script.parent.mkdir()
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "demo"])
+    monkeypatch.setenv("PATH", "")
+    assert called() == str(script)
+    monkeypatch.setenv("PATH", str(script.parent))
+    assert called() == "distgrad"
+    monkeypatch.setattr(sys, "argv", ["/where/distgrad/__main__.py", "demo"])
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "distgrad", "demo"])
+    assert called() == "python -m distgrad"
 
 
 # -- the model ---------------------------------------------------------------------------------------------------

@@ -27,6 +27,9 @@ def wrong_pair(): return step, [1, 2]
 def raises(): raise RuntimeError("no data here")
 def broken_step(): return dg.function(lambda: dg.ones(3) @ dg.ones(4))
 rate = 0.1
+def missing(): return step, (dg.ones,)
+def surplus(): return step, (1, 2, 3)
+def no_arguments(): return step
 ''',
     "no_such_import.py": "import a_module_that_is_not_there\n",
     "syntax.py": "def step(:\n",
@@ -50,8 +53,11 @@ WRONG: list[tuple[str, str]] = [
     ("good.py:step.inner", "'good.py' has no 'step.inner'"),
     ("good.py:rate", "good.py:rate is 0.1, which is no function. Name a function of no arguments that returns"),
     ("good.py:step", "good.py:step is called as step(w, x), but none are given. Name a function of no arguments"),
-    ("good.py:step --spec f32[3]", "good.py:step is called as step(w, x), but 1 arguments are given."),
+    ("good.py:step --spec f32[3]", "good.py:step is called as step(w, x), but 1 argument is given."),
     ("good.py:nothing", "good.py:nothing returns 3, which cannot be planned. Name a function"),
+    ("good.py:missing", "good.py:missing returns step with 1 argument: x is missing. Name a function"),
+    ("good.py:no_arguments", "good.py:no_arguments returns step with no arguments: w and x are missing. Name"),
+    ("good.py:surplus", "good.py:surplus returns step with 3 arguments: it is called as step(w, x). Name a function"),
     ("good.py:wrong_pair", "returns a function and [1, 2], but arguments are a tuple: (x,) for one"),
     ("no_such_import.py:step", "cannot be imported: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
     ("no_such_import:step", "cannot be imported: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
@@ -59,6 +65,8 @@ WRONG: list[tuple[str, str]] = [
     ("raising.py:step", "'raising.py' cannot be imported: OSError: the data is gone (at raising.py:2)"),
     ("exits.py:step", "'exits.py' cannot be imported: it ended the program. What a script does belongs under `if"),
     ("good.py:step --spec f32[", "--spec 'f32[' is neither a type, as 'float32[256,784]' or 'int64[]', nor a Python"),
+    ("good.py:step --spec float32", "--spec 'float32' has no shape: 'float32[]' is a single number, 'float32["),
+    ("good.py:step --spec frog", "--spec 'frog' is neither a type"),
     ("good.py:step --spec frog[3]", "--spec 'frog[3]' is neither a type"),
     ("good.py:step --spec f32[-1]", "--spec 'f32[-1]' is neither a type"),
     ("good.py:step --spec f32[1,,2]", "--spec 'f32[1,,2]' is neither a type"),

@@ -213,6 +213,10 @@ def test_wrong_use_of_run_is_told_in_one_line(arguments: list[str], text: str) -
     check_error(call("run", *arguments), 2, text)
 
 
+def test_doctor_tells_of_the_address_of_a_dashboard_as_run_does() -> None:
+    check_error(call("doctor", "--address", "http://127.0.0.1:8265"), 2, "is the address of a dashboard")
+
+
 # -- submit and jobs ---------------------------------------------------------------------------------------------
 
 

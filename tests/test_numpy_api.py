@@ -256,6 +256,18 @@ UNSUPPORTED: dict[str, tuple[Callable[[Any], Any], str]] = {
 }
 
 
+def test_a_tensor_that_is_written_into_an_array_says_what_to_do_instead() -> None:
+    def assigning(w: Any) -> Any:
+        a = np.zeros(3)
+        a[0] = w[0]
+        return np.sum(a * w)
+
+    with pytest.raises(TypeError, match=r"array\[i\] = x is distgrad.where or scatter_add") as e:
+        dg.grad(assigning)(np.ones(3))
+    assert e.traceback[-1].name == "assigning"
+    assert e.value.__suppress_context__
+
+
 @pytest.mark.parametrize("name", numpy_api._INSTEAD)
 def test_what_serves_instead_of_an_unsupported_function_is_supported_itself(name: str) -> None:
     assert numpy_api._INSTEAD[name] in numpy_api.NAMES

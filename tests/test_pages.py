@@ -22,6 +22,8 @@ import typer
 
 import distgrad as dg
 from distgrad.cli import app
+from distgrad.cli.loading import load_file
+from distgrad.scheduler.cluster import Cluster, Machine, Worker, on_ray
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "cluster-configs/README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
@@ -137,7 +139,9 @@ def saved(page: str, folder: Path) -> None:
 
 
 def needs_nothing(line: Line) -> bool:
-    return bool(line.words) and line.words[0] in HARMLESS and not {"--workers", "--address"} & {*line.words}
+    """`plan` needs no Ray for its `--workers`."""
+    needs = {"--address"} if line.words[:1] == ["plan"] else {"--workers", "--address"}
+    return bool(line.words) and line.words[0] in HARMLESS and not needs & {*line.words}
 
 
 @pytest.mark.parametrize("page", sorted({page for page, line in TYPED if needs_nothing(line)}))
@@ -150,3 +154,17 @@ def test_the_commands_of_a_page_do_what_it_says(page: str, folder: Path, capsys:
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ})
             assert done.returncode == 0, done.stderr
             assert not line.output.strip() or same(line.output, done.stdout), done.stdout
+
+
+def test_the_script_of_the_tutorial_has_shards_that_two_workers_share(folder: Path) -> None:
+    saved("docs/tutorial.md", folder)
+    step, arguments = load_file(folder / "train.py").plan()
+    seconds, tasks = [], []
+    for workers in (1, 2):
+        cluster = Cluster((Worker(1),) * workers, on_ray(Machine()), engine="ray")  # rates that do not vary
+        with dg.Session(cluster=cluster, cpus_per_task=1):
+            plan = step.plan(*arguments)
+        seconds.append(plan.predictions.seconds)
+        tasks.append(len(plan.tasks))
+    assert tasks == [1, 5]
+    assert seconds[1] < 0.6 * seconds[0]

@@ -321,3 +321,34 @@ def test_a_session_that_records_nothing_has_no_trace(tmp_path: Path) -> None:
 def test_a_session_in_which_nothing_ran_has_no_trace(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no run has ended in this session yet"):
         dg.Session(trace=True).write_trace(tmp_path / "trace.json")
+
+
+def many(x: Any) -> Any:
+    return np.sum(np.tanh(x) * np.exp(x) + np.sin(x), axis=0) @ np.ones((x.shape[1], 2))
+
+
+@pytest.mark.parametrize("text", ["Tanh", "Exp", "Sin", "Sum", "MatMul"])
+def test_a_task_is_found_by_every_op_in_it(text: str) -> None:
+    entry = trace.Entry(dg.function(many).plan(np.ones((300, 300))), "many")
+    task = trace.document([entry], "0")["distgrad"]["plans"][0]["tasks"][0]
+    assert text in task["all"]
+    assert f"test_trace.py:{many.__code__.co_firstlineno + 1}" in task["all"]
+
+
+def deep(x: Any) -> Any:
+    for _ in range(20):
+        x = np.tanh(x) @ x
+    return x
+
+
+def test_a_task_is_found_by_the_ops_of_a_function_that_it_calls() -> None:
+    inner = dg.function(deep)
+    calls = dg.function(lambda x: sum([inner(x * k) for k in range(20)])).plan(np.ones((30, 30))).program.steps
+    stamped = [step for step in calls if step.type == "Call"]
+    assert trace._words(stamped) == f"MatMul Tanh test_trace.py:{deep.__code__.co_firstlineno + 2}"
+
+
+def test_what_decides_is_that_of_the_explanation() -> None:
+    plan = dg.function(many).plan(np.ones((300, 300)))
+    decides = trace.document([trace.Entry(plan, "many")], "0")["distgrad"]["plans"][0]["decides"]
+    assert f"decides     {decides}\n" in plan.explain()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
+import sys
 import time
 from contextlib import suppress
 from functools import partial
@@ -107,7 +109,7 @@ def _on_ray(model: Any, function: Any, arguments: Any, digest: str, steps: int, 
         plan = function.plan(*arguments)
         value, again, seconds = _measured(function, arguments)
         _line(f"loss {value:.6f} and all gradients in {_ms(seconds)}, digest {again}")
-        _line(f"{len(plan.tasks)} tasks, each a task of Ray: {_verdict(digest, again)}")
+        _line(f"by a plan of its own with {len(plan.tasks)} tasks, each a task of Ray: {_verdict(digest, again)}")
         _finish(session, "on Ray", model, arguments[0], steps, folder)
 
 
@@ -165,16 +167,26 @@ def _tell_plan(plan: Any) -> None:
 
 
 def _tell_next(file: Path) -> None:
-    name = shlex.quote(str(file))
+    name, distgrad = shlex.quote(str(file)), called()
     commands = {
-        f"distgrad plan {name}:plan --workers 8": "what eight workers would gain",
-        f"distgrad run {name} --workers 2": "train it as a script; change it, and run it again",
-        "distgrad doctor": "what this machine has for distgrad, and what it lacks",
+        f"{distgrad} plan {name}:plan --workers 8": "what eight workers would gain",
+        f"{distgrad} run {name} --workers 2": "train it as a script; change it, and run it again",
+        f"{distgrad} doctor": "what this machine has for distgrad, and what it lacks",
     }
     _title("Next")
     width = max(map(len, commands))
     for command, text in commands.items():
         _line(f"{command:{width}}   {text}")
+
+
+def called() -> str:
+    """How this was called, so that what is told to type works: `distgrad` need not be on the PATH."""
+    script = Path(sys.argv[0])
+    if script.name == "__main__.py":
+        return shlex.join([sys.orig_argv[0], "-m", "distgrad"])
+    found = shutil.which("distgrad")
+    on_path = found is not None and script.exists() and script.samefile(found)
+    return "distgrad" if on_path else shlex.quote(sys.argv[0])
 
 
 def _title(text: str, first: bool = False) -> None:

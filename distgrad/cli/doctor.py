@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from distgrad.cli.console import FAILED, AsJson, app
+from distgrad.cli.run import cluster_address
 
 if TYPE_CHECKING:
     from distgrad.workers.doctor import Finding
@@ -30,7 +31,7 @@ def doctor(
     there is a problem; a warning is none.
     """
     found = []
-    for finding in _findings(address):
+    for finding in _findings(address and cluster_address(address)):
         found.append(finding)
         if not as_json:
             _tell(finding)

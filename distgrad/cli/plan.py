@@ -7,6 +7,8 @@ import inspect
 import json
 import math
 import re
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -149,11 +151,12 @@ def _planned(target: str, arguments: list[Any]) -> tuple[str, Plan]:
     found = place = find(load_module(module), name, module)
     if not callable(found):
         fail(f"{target} is {_short(found)}, which is no function. {CONVENTION}", MISUSED)
-    if not arguments and not hasattr(found, "plan"):
+    if arguments or hasattr(found, "plan"):
+        _check_call(target, found, arguments)
+    else:
         found, arguments = _asked(target, found)
     if _is_plan(found):
         return name, found
-    _check_call(target, found, arguments)
     return _name_of(found, name), _plan_of(target, place, found, arguments)
 
 
@@ -162,13 +165,15 @@ def _asked(target: str, maker: Any) -> tuple[Any, list[Any]]:
     _check_call(target, maker, [])
     with guarded(f"{target} failed"):
         made = maker()
-    if _is_plan(made) or hasattr(made, "plan"):
+    if _is_plan(made):
         return made, []
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]):
-        if not isinstance(made[1], tuple):
-            fail(f"{target} returns a function and {_short(made[1])}, but arguments are a tuple: (x,) for one", MISUSED)
-        return made[0], list(made[1])
-    fail(f"{target} returns {_short(made)}, which cannot be planned. {CONVENTION}", MISUSED)
+    found, arguments = made if isinstance(made, tuple) and len(made) == 2 else (made, ())
+    if not callable(found):
+        fail(f"{target} returns {_short(made)}, which cannot be planned. {CONVENTION}", MISUSED)
+    if not isinstance(arguments, tuple):
+        fail(f"{target} returns a function and {_short(arguments)}, but arguments are a tuple: (x,) for one", MISUSED)
+    _check_returned(target, found, arguments)
+    return found, list(arguments)
 
 
 def _plan_of(target: str, place: Any, found: Any, arguments: list[Any]) -> Plan:
@@ -187,15 +192,41 @@ def _plan_of(target: str, place: Any, found: Any, arguments: list[Any]) -> Plan:
 
 def _check_call(target: str, found: Any, arguments: list[Any]) -> None:
     """Whether a function can be called with so many arguments."""
+    signature = _refusing(found, arguments)
+    if signature is not None:
+        given = f"{_counted(arguments) if arguments else 'none'} {'is' if len(arguments) == 1 else 'are'} given"
+        fail(f"{target} is called as {_call_text(target, signature)}, but {given}. {CONVENTION}", MISUSED)
+
+
+def _check_returned(target: str, found: Any, arguments: tuple[Any, ...]) -> None:
+    """The same for a function that another one returned."""
+    signature = _refusing(found, arguments)
+    if signature is None:
+        return
+    name = _name_of(found, "a function")
+    wrong = f"it is called as {_call_text(name, signature)}"
+    with suppress(TypeError):
+        given = signature.bind_partial(*arguments).arguments
+        needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.name not in given]
+        wrong = f"{' and '.join(needed)} {'is' if len(needed) == 1 else 'are'} missing"
+    fail(f"{target} returns {name} with {_counted(arguments)}: {wrong}. {CONVENTION}", MISUSED)
+
+
+def _refusing(found: Any, arguments: Sequence[Any]) -> inspect.Signature | None:
+    """The signature of a function that cannot be called with these arguments."""
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):  # it does not say
-        return
+        return None
     try:
         signature.bind(*arguments)
     except TypeError:
-        given = f"{len(arguments)} arguments are given" if arguments else "none are given"
-        fail(f"{target} is called as {_call_text(target, signature)}, but {given}. {CONVENTION}", MISUSED)
+        return signature
+    return None
+
+
+def _counted(arguments: Sequence[Any]) -> str:
+    return f"{len(arguments) or 'no'} argument{'s' * (len(arguments) != 1)}"
 
 
 def _call_text(target: str, signature: inspect.Signature) -> str:
@@ -214,7 +245,7 @@ def _argument(text: str) -> Any:
     match = re.fullmatch(r"\s*(\w+)\s*\[([\d\s,]*)\]\s*", text)
     try:
         if match is None:
-            return ast.literal_eval(text.strip())
+            return _literal(text.strip())
         shape = tuple([int(n) for n in match[2].split(",")]) if match[2].strip() else ()
         dtype = _dtype(match[1])
         if math.prod(shape) * dtype.itemsize >= 1 << 62:
@@ -222,6 +253,13 @@ def _argument(text: str) -> Any:
         return np.broadcast_to(np.zeros((), dtype), shape)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         fail(f"--spec {text!r} is neither a type, as 'float32[256,784]' or 'int64[]', nor a Python number", MISUSED)
+
+
+def _literal(text: str) -> Any:
+    if text != "None" and re.fullmatch(r"[a-z]+\d*", text):
+        _dtype(text)
+        fail(f"--spec {text!r} has no shape: '{text}[]' is a single number, '{text}[256,784]' an array", MISUSED)
+    return ast.literal_eval(text)
 
 
 def _dtype(name: str) -> Any:

@@ -19,6 +19,7 @@ def report(
     output: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The page to write; beside the trace by default.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that --output does not name.")] = False,
     show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -37,8 +38,12 @@ def report(
         fail(f"cannot read {trace}: {e.strerror}", MISUSED)
     except ValueError as e:
         fail(str(e), MISUSED)
+    text = page(document)
     try:
-        path.write_text(page(document), encoding="utf-8")
+        if output is None and not force and path.exists() and path.read_bytes() != text.encode():
+            fail(f"{path} exists, and is not the page of this trace: overwrite it with --force, or name another file "
+                 f"with --output", MISUSED)  # fmt: skip
+        path.write_text(text, encoding="utf-8")
     except OSError as e:
         fail(f"cannot write {path}: {e.strerror}", MISUSED)
     if show:

@@ -118,7 +118,7 @@ def _session(workers: int | None, address: str | None, trace: Path | None, check
 
     options: dict[str, Any] = {"check_numerics": check_numerics, "trace": trace}
     if workers is not None or address is not None:
-        options |= {"engine": "ray", "workers": workers, "address": address and _cluster_address(address)}
+        options |= {"engine": "ray", "workers": workers, "address": address and cluster_address(address)}
     try:
         session = Session(**options)
     except ConnectionError as e:
@@ -129,7 +129,8 @@ def _session(workers: int | None, address: str | None, trace: Path | None, check
     return session
 
 
-def _cluster_address(address: str) -> str:
+def cluster_address(address: str) -> str:
+    """The address, if it can be one that a cluster is joined at."""
     if re.match(r"https?:", address):
         fail(f"{address!r} is the address of a dashboard, which takes jobs (`distgrad submit`): to join a cluster from "
              f"here, give that of its head, HOST:6379 unless `ray start` was told otherwise", MISUSED)  # fmt: skip

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from distgrad import numpy_api
+from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.ops import array, control, index, math, matmul, reduce
@@ -125,8 +126,8 @@ WRITES = {
 }
 
 
-def _no_value(self: Any) -> TypeError:
-    return TypeError(
+def _no_value(self: Any) -> NoValueError:
+    return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
         f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, max(x, 0) is np.maximum(x, 0), and what "

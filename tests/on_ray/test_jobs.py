@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from distgrad.workers.on_ray.link import show_token
 
 from .helpers import PATIENCE, ROOT, below, processes, until
 
@@ -38,6 +40,8 @@ class Cluster:
     address: str
     token: str
     folder: Path
+    #: The address of the head, for those who join it.
+    head: str = ""
 
     def start(self, *command: str, **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -127,9 +131,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:  # a short path: sockets
         process = ray_start(temporary, token, port)
         try:
-            assert until(lambda: answers(port) or process.poll() is not None, 60)
+            head = Path(temporary) / "ray_current_cluster"  # written last
+            assert until(lambda: (answers(port) and head.exists()) or process.poll() is not None, 60)
             assert process.poll() is None
-            yield Cluster(f"http://127.0.0.1:{port}", token, folder)
+            yield Cluster(f"http://127.0.0.1:{port}", token, folder, head.read_text().strip())
         finally:
             end(process)
 
@@ -152,6 +157,30 @@ def long(cluster: Cluster) -> str:
     id = made.stdout.strip()
     assert until(lambda: "begun\n" in cluster.call("jobs", "logs", id).stdout, 60)
     return id
+
+
+def test_a_cluster_that_wants_a_token_is_joined_with_the_one_of_the_environment(cluster: Cluster) -> None:
+    made = replace(cluster, address=cluster.head).call("run", "quickstart.py", "--steps", "20")
+    assert (made.returncode, "AuthToken" in made.stderr) == (0, False), made.stderr
+    assert "step  19  loss " in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("address", "named", "shown"),
+    [("far:6379", "", 0), ("127.0.0.1:6379", "", 1), ("ray://localhost:10001", "", 1), ("far:6379", "secret", 1)],
+)
+def test_the_token_of_a_users_file_is_shown_on_this_machine_alone(
+    address: str, named: str, shown: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[bool] = []
+    monkeypatch.setattr(
+        "ray._private.authentication.authentication_token_setup.maybe_enable_token_auth_if_token_available",
+        lambda warn_if_disabled: calls.append(warn_if_disabled),
+    )
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", named)
+    show_token(address)
+    assert len(calls) == shown
 
 
 def test_an_example_is_submitted_and_its_log_followed(trained: tuple[Path, str, str]) -> None:

@@ -356,6 +356,21 @@ def test_a_real_plan_is_drawn(browser: Browser) -> None:
     assert browser.errors() == []
 
 
+def test_every_op_and_line_of_the_table_finds_its_tasks(browser: Browser) -> None:
+    made = partition(towers(16, 4), ray_cluster(4, nodes=2))
+    browser.open("found", trace.document([trace.Entry(made, "towers")], "0.1.0"))
+    found = browser.ask("page.model.plain.ops.map(row => [row.op, row.line].map(x => page.model.find(x).length))")
+    assert found
+    assert all(min(row) > 0 for row in found)
+    assert browser.ask("page.model.find('NoSuchOp')") == []
+
+
+def test_what_decides_is_told_and_no_reduce_tasks_are_not(browser: Browser) -> None:
+    browser.open("one", document(plan("one", 1, 1, 1) | {"decides": "the work itself"}))
+    assert "What decides: the work itself." in browser.ask("document.getElementById('figures').innerText")
+    assert "2 tasks of" in browser.ask("document.getElementById('subtitle').textContent")
+
+
 def test_a_real_run_is_drawn(browser: Browser, tmp_path: Path) -> None:
     with dg.Session(trace=tmp_path / "trace.json"):
         dg.function(lambda x: dg.tanh(x) @ x)(np.ones((64, 64)))

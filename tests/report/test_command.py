@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from distgrad.cli import app
+from distgrad.report import page
 
 from .documents import document, plan, small
 
@@ -54,6 +55,26 @@ def test_json_is_a_summary_of_each_plan(tmp_path: Path) -> None:
     assert [(p["name"], p["tasks"], p["runs"]) for p in summary["plans"]] == [("step", 10, 4), ("never", 5, 0)]
     assert summary["plans"][0]["measured_seconds"] > summary["plans"][0]["predicted_seconds"]
     assert summary["plans"][1]["measured_seconds"] is None
+
+
+def test_another_file_is_not_overwritten_unless_told_to(trace: Path) -> None:
+    path, other = trace.with_suffix(".html"), page(small(name="another"))
+    path.write_text(other)
+    said = one_line(run(trace))
+    assert "trace.html exists, and is not the page of this trace: overwrite it with --force, or name" in said
+    assert path.read_text() == other
+    assert run(trace, "--force").exit_code == 0
+    assert path.read_text() != other
+
+
+def test_the_page_of_a_trace_can_be_made_again(trace: Path) -> None:
+    assert [run(trace).exit_code for _ in range(2)] == [0, 0]
+
+
+def test_a_file_that_output_names_is_overwritten(trace: Path) -> None:
+    path = trace.with_suffix(".html")
+    path.write_text("notes")
+    assert run(trace, "--output", path).exit_code == 0
 
 
 def one_line(made: Result) -> str:

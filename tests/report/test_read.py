@@ -76,6 +76,8 @@ Spoil = Callable[[dict[str, Any]], object]
         (lambda t: t["plans"][0].update(tasks={}), "distgrad.plans[0].tasks is not a list"),
         (lambda t: t["plans"][0]["tasks"].insert(0, 5), "distgrad.plans[0].tasks[0] is not an object"),
         (lambda t: t["plans"][0]["tasks"][3].pop("line"), "distgrad.plans[0].tasks[3].line is missing"),
+        (lambda t: t["plans"][0]["tasks"][3].update(all=5), "distgrad.plans[0].tasks[3].all is 5, which cannot be"),
+        (lambda t: t["plans"][0].update(decides=[]), "distgrad.plans[0].decides is [], which cannot be"),
         (lambda t: t["plans"][0].update(steps="many"), "distgrad.plans[0].steps is 'many', which cannot be"),
         (lambda t: t["plans"][0].update(steps=True), "distgrad.plans[0].steps is True, which cannot be"),
         (

@@ -10,6 +10,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -183,6 +184,7 @@ def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_
     try:
         if joins:
             _knock(joins)
+            show_token(joins)
             ray.init(address=joins, **options)
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
@@ -203,6 +205,20 @@ def _knock(address: str) -> None:
             f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` "
             f"was told otherwise), and may this machine reach it?"
         ) from e
+
+
+def show_token(address: str) -> None:
+    """Have Ray show its token to the cluster that is joined, where RAY_AUTH_MODE does not say whether to: one that the
+    environment names to any cluster, that of this user's file to one on this machine alone. Ray itself does so for
+    "auto"; other clusters that want one it would ask without, for long and with many words."""
+    named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    host = address.removeprefix("ray://").rpartition(":")[0]
+    if not named and host not in ("127.0.0.1", "localhost", "[::1]"):
+        return
+    with suppress(ImportError):  # of a Ray that knows no tokens
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _doing(joins: str | None) -> str:
