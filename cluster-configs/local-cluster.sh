@@ -48,7 +48,7 @@ node() {
 
 # alive PID FOLDER: whether it is still the node that was started, and not another process with its number.
 alive() {
-    ps -o args= -p "$1" 2>/dev/null | grep -q -- "--temp-dir=$2/"
+    [[ $(tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline") == *"--temp-dir=$2/"* ]]
 }
 
 # joined FOLDER COUNT: whether so many nodes have started. Fails for good when one of them has ended.

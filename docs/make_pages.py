@@ -35,13 +35,12 @@ MODULES: dict[str, tuple[ModuleType, Iterable[str]]] = {
 }
 
 
-def on_config(config: Any) -> Any:
-    """Called by mkdocs before anything else."""
+def on_startup(**_: Any) -> None:
+    """Called by mkdocs before anything else: mkdocstrings looks once for what there is to read."""
     names = [name for name in dg.__all__ if not isinstance(getattr(dg, name), ModuleType)]
     write(API / "__init__.py", dg, names)
     for name, (module, public) in MODULES.items():
         write(API / f"{name}.py", module, public)
-    return config
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

@@ -43,7 +43,11 @@ def main(count: int, options: dict[str, object]) -> None:
 def interrupt(work: object, delay: int) -> None:
     """Repeat some work until a signal stops it, which another thread sends after it counted to `delay`."""
 
+    begun: list[bool] = []
+
     def send() -> None:
+        while not begun:  # a thread that is being started must not be interrupted: Python's own locks would break
+            pass
         for _ in range(delay):
             pass
         signal.raise_signal(signal.SIGINT)
@@ -51,6 +55,7 @@ def interrupt(work: object, delay: int) -> None:
     sender = threading.Thread(target=send)
     try:
         sender.start()
+        begun.append(True)
         while True:
             work()  # type: ignore[operator]
     except KeyboardInterrupt:
