@@ -25,9 +25,21 @@ with dg.Session("ray", address=sys.argv[1], timeout=60):
 """
 
 
-def run(*line: str, cwd: Path | None = None) -> str:
+WRONG = """
+import sys, time
+import distgrad as dg
+
+begun = time.monotonic()
+try:
+    dg.Session("ray", address=sys.argv[1])
+except ConnectionError as e:
+    print(time.monotonic() - begun < 10, e)
+"""
+
+
+def run(*line: str, cwd: Path | None = None, **variables: str) -> str:
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = os.environ | {"PATH": tools, "STORE": "100000000", "RAY_AUTH_MODE": "token"}
+    env = os.environ | {"PATH": tools, "STORE": "100000000", "RAY_AUTH_MODE": "token"} | variables
     env.pop("RAY_ADDRESS", None)
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, cwd=cwd)
     assert done.returncode == 0, done.stderr
@@ -48,12 +60,15 @@ def test_two_nodes_are_joined_take_a_job_and_end_without_a_process_left(tmp_path
     stop = said["stop"].split()
     try:
         joined = run(sys.executable, "-c", JOIN, said["address"].strip())
+        refused = run(sys.executable, "-c", WRONG, said["address"].strip(), RAY_AUTH_TOKEN="wrong")
         submit = ["submit", "job.py", "--working-dir", str(tmp_path), "--address", said["jobs"].strip()]
         log = run(sys.executable, "-m", "distgrad", *submit, cwd=tmp_path)
         started = processes(stop[-1])
     finally:
         run(*stop)
     assert joined == "2 4.0\n"
+    assert refused.startswith("True Session: cannot join the Ray cluster at")
+    assert "It wants an authentication token" in refused
     assert "made 1.0" in log
     assert len(started) > 4
     assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []

@@ -185,6 +185,7 @@ def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_
         if joins:
             _knock(joins)
             show_token(joins)
+            _ask(joins)
             ray.init(address=joins, **options)
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
@@ -213,12 +214,27 @@ def show_token(address: str) -> None:
     "auto"; other clusters that want one it would ask without, for long and with many words."""
     named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     host = address.removeprefix("ray://").rpartition(":")[0]
-    if not named and host not in ("127.0.0.1", "localhost", "[::1]"):
+    if not (named or host.startswith("127.") or host in ("localhost", "[::1]")):
         return
     with suppress(ImportError):  # of a Ray that knows no tokens
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _ask(address: str) -> None:
+    """AuthenticationError where the cluster does not take this machine's token: Ray itself would ask again and again.
+    Anything else that may be wrong Ray tells well enough when it joins."""
+    if address.startswith("ray://") or not address.rpartition(":")[2].isdigit():
+        return
+    try:
+        from ray._raylet import GcsClient
+
+        GcsClient(address=address)
+    except exceptions.AuthenticationError:
+        raise
+    except Exception as e:
+        log.debug("distgrad: asking the cluster at %s: %s", address, e)
 
 
 def _doing(joins: str | None) -> str:
