@@ -228,7 +228,7 @@ def _ask(address: str) -> None:
     if address.startswith("ray://") or not address.rpartition(":")[2].isdigit():
         return
     try:
-        from ray._raylet import GcsClient
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
         GcsClient(address=address)
     except exceptions.AuthenticationError:
