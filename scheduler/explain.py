@@ -6,17 +6,16 @@ Written to be read for one task and for five thousand: of everything long, the t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from distgrad.scheduler.devices import counted
 from distgrad.scheduler.memory import bytes_text, given_bytes, largest, named
-from distgrad.scheduler.prices import Needs, needs_of, prices
-from distgrad.scheduler.program import CALL, Inner, Program, Step
+from distgrad.scheduler.prices import costs_inside, needs_of
 
 if TYPE_CHECKING:
-    from distgrad.scheduler.cluster import Cluster
     from distgrad.scheduler.plan import Plan
+    from distgrad.scheduler.program import Step
 
 #: From this share of the run on, one thing decides how long it takes.
 DECIDES = 0.8
@@ -28,28 +27,11 @@ NAMED = 3
 
 def explain(plan: Plan, top: int = 10) -> str:
     """Totals, predictions, what dominates, tasks, steps, bundles, barriers, memory."""
-    costs = _costs(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+    costs = costs_inside(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
     seconds = [sum([cost for _, cost in inside]) for inside in costs]
     parts = [_totals(plan), _dominates(costs), _tasks(plan, costs, top), _steps(plan, seconds, top)]
     parts += [_bundles(plan, top), _barriers(plan, top), _memory(plan)]
     return "\n\n".join(["\n".join(lines) for lines in parts if lines])
-
-
-def _costs(
-    program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
-) -> list[Sequence[tuple[Step, float]]]:
-    """Per step what it should take; of a call, the steps inside."""
-    called: dict[Inner, list[tuple[Step, float]]] = {}
-    made: list[Sequence[tuple[Step, float]]] = []
-    for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):
-        if step.type != CALL:
-            made.append(((step, cost.seconds),))
-            continue
-        inner: Inner = step.attrs["inner"]
-        if inner not in called:
-            called[inner] = [pair for inside in _costs(inner.program, cluster, needs) for pair in inside]
-        made.append(called[inner])
-    return made
 
 
 def _totals(plan: Plan) -> list[str]:

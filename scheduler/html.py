@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from distgrad.html import block, line, table
 from distgrad.scheduler.devices import counted
 from distgrad.scheduler.explain import ops_text, summed, time_text
 from distgrad.scheduler.memory import bytes_text
-from distgrad.scheduler.prices import needs_of, prices
+from distgrad.scheduler.prices import costs_inside, needs_of
 
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Plan
+    from distgrad.scheduler.program import Step
 
 #: Tasks that are shown: the longest.
 TOP = 15
@@ -39,16 +41,16 @@ def _predictions(plan: Plan) -> str:
 
 def _tasks(plan: Plan) -> str:
     needs = needs_of(plan.program, plan.cluster, plan.options)
-    seconds = [cost.seconds for cost in prices(plan.program, plan.cluster, needs)]
+    costs = costs_inside(plan.program, plan.cluster, needs)
     order = sorted(range(len(plan.tasks)), key=lambda k: (-plan.tasks[k].seconds, k))[:TOP]
-    rows = [_task(plan, k, seconds) for k in sorted(order)]
+    rows = [_task(plan, k, costs) for k in sorted(order)]
     head = ["task", "worker", "time", "memory", "steps", "ops", "mostly at"]
     return table(head, rows, len(plan.tasks), "tasks, none of them longer")
 
 
-def _task(plan: Plan, k: int, seconds: list[float]) -> list[str]:
+def _task(plan: Plan, k: int, costs: Sequence[Sequence[tuple[Step, float]]]) -> list[str]:
     task = plan.tasks[k]
-    steps = [(plan.program.steps[i], seconds[i]) for i in task.steps]
+    steps = [pair for i in task.steps for pair in costs[i]]
     ops = ops_text([(step.type, cost, 1) for step, cost in steps])
     where = summed([(str(step.source), cost) for step, cost in steps])[0][0]
     place = f"{task.worker}" if task.device is None else f"{task.worker} @{task.device}"

@@ -11,7 +11,7 @@ from distgrad.scheduler.cost import Cost, CostModel
 from distgrad.scheduler.devices import check_devices, parse
 from distgrad.scheduler.footprint import PLACED
 from distgrad.scheduler.memory import VIEWS
-from distgrad.scheduler.program import CALL, Inner, Program
+from distgrad.scheduler.program import CALL, Inner, Program, Step
 
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Options
@@ -68,6 +68,23 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
             cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
         costs.append(cost)
     return costs
+
+
+def costs_inside(
+    program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
+) -> list[Sequence[tuple[Step, float]]]:
+    """Per step what it should take; of a call, the steps inside, in one list for all calls of a body."""
+    called: dict[Inner, list[tuple[Step, float]]] = {}
+    made: list[Sequence[tuple[Step, float]]] = []
+    for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):
+        if step.type != CALL:
+            made.append(((step, cost.seconds),))
+            continue
+        inner: Inner = step.attrs["inner"]
+        if inner not in called:
+            called[inner] = [pair for inside in costs_inside(inner.program, cluster, needs) for pair in inside]
+        made.append(called[inner])
+    return made
 
 
 def _sum(costs: Sequence[Cost]) -> Cost:

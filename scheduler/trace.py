@@ -7,17 +7,16 @@ report draws: per plan its tasks, bundles, predictions and measurements. Plain d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.explain import decides, ops_text, summed
 from distgrad.scheduler.memory import given_bytes
 from distgrad.scheduler.plan import Plan
-from distgrad.scheduler.prices import Needs, needs_of, prices
-from distgrad.scheduler.program import CALL, Inner, Program, Step
+from distgrad.scheduler.prices import costs_inside, needs_of
+from distgrad.scheduler.program import CALL, Inner, Step
 from distgrad.scheduler.reports import OpTime, Report, op_text
 from distgrad.scheduler.simulate import Timeline, held, replay
 
@@ -66,7 +65,7 @@ class _Described:
 
     def __init__(self, entry: Entry):
         plan = self._plan = entry.plan
-        self._ops = _priced(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+        self._ops = _priced(plan)
         self._giver = {v: k for k, task in enumerate(plan.tasks) for v in task.gives}
         timeline, report = replay(plan), entry.last
         ops = self._predicted_ops()
@@ -163,20 +162,15 @@ class _Described:
         }
 
 
-def _priced(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[list[OpTime]]:
-    """Per step what it should take, by op and line; of a call, the ops inside."""
-    called: dict[Inner, list[OpTime]] = {}
-    made = []
-    for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):
-        if step.type != CALL:
-            made.append([OpTime(op_text(step), str(step.source), cost.seconds, 1)])
-            continue
-        inner: Inner = step.attrs["inner"]
-        if inner not in called:
-            rows = _added([op for ops in _priced(inner.program, cluster, needs) for op in ops])
-            called[inner] = [OpTime(**row) for row in rows.values()]
-        made.append(called[inner])
-    return made
+def _priced(plan: Plan) -> list[list[OpTime]]:
+    """Per step what it should take, by op and line; of a call, the ops inside, found once for all calls of a body."""
+    costs = costs_inside(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+    known: dict[int, list[OpTime]] = {}
+    for inside in costs:
+        if id(inside) not in known:
+            rows = _added([(op_text(step), str(step.source), cost, 1) for step, cost in inside])
+            known[id(inside)] = [OpTime(**row) for row in rows.values()]
+    return [known[id(inside)] for inside in costs]
 
 
 def _added(ops: Iterable[tuple[str, str, float, int]]) -> dict[tuple[str, str], dict[str, Any]]:

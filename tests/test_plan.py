@@ -332,7 +332,30 @@ def test_the_explanation_names_barriers() -> None:
 
 
 def test_the_explanation_says_when_more_workers_would_not_help() -> None:
-    assert "more workers would not help" in partition(chain(9, LONG), ray_cluster(8)).explain()
+    """9 products, each of which reads the one before, cut into tasks"""
+    plan = partition(chain(9, LONG), ray_cluster(8), Options(granularity=0.05))
+    assert len(plan.tasks) > 1
+    assert "the longest chain of tasks: more workers would not help" in plan.explain()
+
+
+def test_a_plan_names_the_ops_inside_of_calls_as_text_and_as_html() -> None:
+    """16 shards of a long body: each is one step, a Call, which says nothing to its user"""
+
+    def loss(w: Any, x: Any) -> Any:
+        for _ in range(20):
+            x = np.tanh(x @ w)
+        return np.mean(x)
+
+    with dg.Session(cluster=ray_cluster(4)):
+        plan = dg.data_parallel(dg.value_and_grad(loss), shards=16).plan(np.eye(256), np.ones((16_384, 256)))
+    assert any(step.type == "Call" for step in plan.program.steps)
+    by_op = next(line for line in plan.explain().splitlines() if line.startswith("by op"))
+    assert "MatMul" in by_op
+    assert "Call" not in by_op + plan._repr_html_()
+
+
+def test_the_explanation_says_when_all_is_one_task() -> None:
+    assert "all is one task: more workers would not help" in partition(chain(9, LONG), ray_cluster(8)).explain()
 
 
 def test_the_explanation_says_when_feeding_takes_longest() -> None:
