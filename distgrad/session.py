@@ -15,6 +15,7 @@ from distgrad.function import Function
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.handles import Handle, LocalHandle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.leases import Lease
 from distgrad.ops.builder import as_array, cast
 from distgrad.registry import OpDef
 from distgrad.state import alone, frozen, put, take
@@ -281,7 +282,7 @@ def _owned(value: Array, taken: set[int]) -> Array:
 
 def _wasteful(value: Array, memory: Any) -> bool:
     """Whether a small result would keep a large array alive for as long as the caller has it."""
-    return isinstance(memory, np.ndarray) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
+    return isinstance(memory, np.ndarray | Lease) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
 
 
 def _memory(x: Array | Handle) -> Any:

@@ -20,6 +20,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
+from distgrad.leases import Lease
+
 Array = np.ndarray[Any, np.dtype[Any]]
 R = TypeVar("R")
 
@@ -88,9 +90,11 @@ def _set(variables: Sequence[Shared], name: str, values: Any) -> None:
 
 
 def frozen(value: Array, shared: Container[int] = ()) -> Array:
-    """A value that a variable can keep: nobody else can write into it. `shared` has the ids of what others hold."""
-    flags = value.flags
-    if not flags.owndata or not flags.writeable or id(value) in shared:
+    """A value that a variable can keep: nobody else can write into it. `shared` has the ids of what holds the memory
+    of others."""
+    flags, base = value.flags, value.base
+    own = flags.owndata or isinstance(base, Lease)
+    if not own or not flags.writeable or id(value if base is None else base) in shared:
         value = value.copy()
         flags = value.flags
     flags.writeable = False

@@ -1,6 +1,7 @@
 """Cutting: into how many blocks the NumPy engine cuts a step, and in how many bytes each thread works on one of them.
 
-Time and memory are both predicted from this. The engine decides by the same figures; a test keeps them equal.
+Time and memory are both predicted from this. Groups are run as they are cut here; for products and convolutions the
+engine has the same figures, and a test keeps them equal.
 """
 
 from __future__ import annotations
@@ -12,10 +13,16 @@ from typing import Any, NamedTuple
 from distgrad.scheduler.program import Step
 from distgrad.types import Shape, Spec
 
-#: So many elements of its space a block of a group has.
-BLOCK = 128 << 10
-#: A group with fewer elements, counted once per step, runs on one thread.
+#: So many elements of its space a block of a group has, where its rows are not longer. Fewer would stay in a nearer
+#: cache, but two threads hand the interpreter's lock to each other after every call, and that takes as long as a call
+#: on a short block.
+BLOCK = 192 << 10
+#: A group with fewer elements, counted once per step, runs on one thread: to wake up others costs more than they do.
 ALONE = 1 << 20
+#: Whole arrays are added up in rows of so many elements.
+ROW = 1024
+#: Blocks are made of whole such rows if they have at least so many of them.
+EVEN = 32
 #: A matrix product is cut into one piece per thread where two pieces have at least this many flops each.
 PIECE_FLOPS = 4 << 20
 #: What a block of a convolution works in, and from how much work on there are at least two blocks.
@@ -35,14 +42,22 @@ class Cut(NamedTuple):
 
 
 def cut_group(step: Step) -> Cut:
-    """An even number of blocks, where one is not enough."""
+    """Decided by the step alone, because sums depend on it. An even number of blocks, where one is not enough, so that
+    two threads finish together."""
     space: Shape = step.attrs["space"]
     elements, rows = math.prod(space), math.prod(space[: step.attrs["split"]])
     count = -(-elements // BLOCK)
     count += count % 2 if count > 1 else 0
-    height = max(-(-rows // max(count, 1)), 1)
+    height = _even(max(-(-rows // max(count, 1)), 1), elements // max(rows, 1))
     count = -(-rows // height)
     return Cut(count, height, count > 1 and elements * len(step.body) >= ALONE)
+
+
+def _even(height: int, row: int) -> int:
+    """A few rows more, where that is little: then blocks begin where lines of the cache do, and sums of a whole block
+    have nothing left over."""
+    step = ROW // math.gcd(ROW, row)
+    return -(-height // step) * step if height >= EVEN * step else height
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------

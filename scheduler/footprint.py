@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from distgrad.scheduler.cutting import PIECE_FLOPS, convolution, cut_group
 from distgrad.scheduler.fuse import ELEMENTWISE, LOSSES, ROWWISE
+from distgrad.scheduler.joined import joined
 from distgrad.scheduler.memory import NEVER, Walk, value_bytes
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
 from distgrad.types import Spec
@@ -27,6 +28,8 @@ PLACED = ELEMENTWISE | ROWWISE | LOSSES.keys() | frozenset({
 IN_PLACE = ELEMENTWISE | (ROWWISE - {"LayerNormScale"}) | {
     "Fill", "Polygamma", "SparseSoftmaxCrossEntropyWithLogitsGrad",
 }  # fmt: skip
+#: And what steps inside of a group are joined to.
+INSIDE = IN_PLACE | {"MinusAbs"}
 #: Memory of the size of their result, or of a block of it, that kernels work in: a letter for each piece. Pieces with
 #: the same letter are the same memory.
 WORKS_IN = {
@@ -135,9 +138,10 @@ def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> Sequence[int]:
         return step.inputs if step.type in IN_PLACE else ()
     if len(types[v].shape) < len(step.attrs["space"]):
         return ()
-    at = next(i for i, inner in enumerate(step.body) if v in inner.outputs)
-    last = {u: i for i, inner in enumerate(step.body) for u in inner.inputs}
-    meanwhile = step.body[at].type in IN_PLACE
+    body = joined(step, types)
+    at = next(i for i, inner in enumerate(body) if v in inner.outputs)
+    last = {u: i for i, inner in enumerate(body) for u in inner.inputs}
+    meanwhile = body[at].type in INSIDE
     return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]
 
 
@@ -207,14 +211,14 @@ class _Scratch:
 def scratch(step: Step, types: Sequence[Spec]) -> int:
     """The bytes in which one thread holds the values inside a group: values that do not live at the same time share a
     buffer, if they have the same type."""
-    cut, split = cut_group(step), step.attrs["split"]
+    cut, split, body = cut_group(step), step.attrs["split"], joined(step, types)
     outside = {*step.inputs, *step.outputs}
-    last = {v: k for k, inner in enumerate(step.body) for v in inner.inputs}
+    last = {v: k for k, inner in enumerate(body) for v in inner.inputs}
     free: dict[Spec, int] = {}
     total = 0
-    for k, inner in enumerate(step.body):
+    for k, inner in enumerate(body):
         dying = [v for v in dict.fromkeys(inner.inputs) if v not in outside and last[v] == k]
-        at_once = inner.type in IN_PLACE
+        at_once = inner.type in INSIDE
         if at_once:
             _release(dying, types, split, free)
         for v in inner.outputs:

@@ -25,7 +25,7 @@ def tiny_blocks(elements: int = 5) -> Iterator[None]:
     """Inside, arrays of two elements are fused, run in blocks of about `elements`, and all threads share them."""
     with (
         patch.multiple("distgrad.scheduler.fuse", SMALL=2, LARGE=4),
-        patch.multiple("distgrad.workers.blocks", BLOCK_ELEMENTS=elements, ALONE=0),
+        patch.multiple("distgrad.scheduler.cutting", BLOCK=elements, ALONE=0),
         patch("distgrad.workers.kernels.products.PIECE_FLOPS", 1),
     ):
         yield

@@ -13,9 +13,11 @@ import pytest
 import distgrad as dg
 from benchmarks.steps import in_distgrad, inputs
 from distgrad.errors import UNKNOWN
+from distgrad.leases import LEASES
 from distgrad.registry import OPS
 from distgrad.scheduler import Plan, cutting, lower
 from distgrad.scheduler.footprint import IN_PLACE, PLACED, STEP_BYTES, WORKS_IN, Footprint, footprint, scratch
+from distgrad.scheduler.joined import joined
 from distgrad.scheduler.memory import VIEWS, value_bytes
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.workers import blocks
@@ -66,6 +68,7 @@ def test_what_a_run_allocates_beside_the_arena_is_predicted(workload: str) -> No
     tape, types = tape_of(plan, cpus=1), plan.program.types
     given = [np.ones(*types[v]) for v in plan.tasks[0].reads]
     tape.run(given)
+    LEASES.clear()
     tracemalloc.start()
     try:
         tape.run(given)
@@ -76,31 +79,20 @@ def test_what_a_run_allocates_beside_the_arena_is_predicted(workload: str) -> No
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
-def test_blocks_are_cut_as_predicted(workload: str) -> None:
-    plan = plan_of(workload)
-    for step in plan.program.steps:
-        if step.body:
-            made = blocks.Blocks(step, plan.program.types, crew(2))
-            cut = cutting.cut_group(step)
-            assert (cut.blocks, cut.rows) == (made._count, made._height)
-            assert cut.shared == (not made._alone and cut.blocks > 1)
-
-
-@pytest.mark.parametrize("workload", WORKLOADS)
 def test_what_a_thread_works_in_is_predicted(workload: str) -> None:
     plan = plan_of(workload)
     for step in plan.program.steps:
         if step.body:
-            body = blocks._Body(step, plan.program.types)
-            real = sum(body.height() * np.prod(shape, dtype=int) * dtype.itemsize for shape, dtype in body.scratch)
-            assert scratch(step, plan.program.types) == pytest.approx(real, rel=0.15)
+            types, height = plan.program.types, cutting.cut_group(step).rows
+            body = blocks._Body(step, joined(step, types), types)
+            real = sum(height * np.prod(shape, dtype=int) * dtype.itemsize for shape, dtype in body.scratch)
+            assert scratch(step, types) == pytest.approx(real, rel=0.15)
 
 
 # -- the tables --------------------------------------------------------------------------------------------------
 
 
 def test_the_figures_are_those_of_the_engine() -> None:
-    assert (cutting.BLOCK, cutting.ALONE) == (blocks.BLOCK_ELEMENTS, blocks.ALONE)
     assert cutting.PIECE_FLOPS == products.PIECE_FLOPS
     assert (cutting.WINDOW_BYTES, cutting.WINDOWS_ALONE) == (conv_blocks.BLOCK_BYTES, conv_blocks.ALONE_BYTES)
     assert (cutting.LANES, cutting.SUMS_BYTES) == (conv_blocks.LANES, conv_blocks.SUMS_BYTES)
@@ -204,5 +196,6 @@ def test_a_group_works_in_a_block_for_each_thread() -> None:
     ways = (("Mul", (x, x), a), ("Tanh", (a,), b), ("Add", (a, b), y))
     body = tuple([Step(kind, ins, (out,), {}, (), UNKNOWN, kind) for kind, ins, out in ways])
     s.steps.append(Step(FUSED, (x,), (y,), {"space": s.shape, "split": 2}, (), UNKNOWN, "fused", None, body))
-    assert scratch(s.steps[0], s.types) == 2 * 4 * cutting.BLOCK
-    assert of(s, y, cpus=2).scratch == 2 * of(s, y).scratch == 4 * 4 * cutting.BLOCK
+    block = 4 * cutting.cut_group(s.steps[0]).rows
+    assert scratch(s.steps[0], s.types) == 2 * block
+    assert of(s, y, cpus=2).scratch == 2 * of(s, y).scratch == 4 * block

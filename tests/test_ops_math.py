@@ -267,3 +267,18 @@ def test_python_numbers_adapt_to_bfloat16_in_values_and_gradients(f: Callable[..
         (g,) = dg.gradients(f(x), x)
     assert g.dtype == short
     assert dg.Session().run(g).dtype == short
+
+
+@pytest.mark.parametrize("n", [7, 5000])
+def test_log1p_in_single_precision_at_the_ends_of_its_range_and_between(n: int) -> None:
+    """By itself and in blocks; with what is NaN on the way and without."""
+    for ends in ([], [-1.0, np.inf, np.nan, -2.0, -np.inf, 0.0, -0.0]):
+        inside = np.geomspace(1e-30, 1e30, n - len(ends)) * np.resize([1.0, -1e-31, 1.0], n - len(ends))
+        x = np.array([*ends, *inside], "float32")
+        with np.errstate(all="ignore"):
+            exact = np.log1p(x.astype("float64")).astype("float32")
+            for f in (dg.log1p, dg.function(lambda x: dg.log1p(x) * 1.0)):
+                found = f(x)
+                finite = np.isfinite(exact)
+                np.testing.assert_array_equal(found[~finite], exact[~finite])
+                np.testing.assert_array_almost_equal_nulp(found[finite], exact[finite], 4)

@@ -13,7 +13,7 @@ import distgrad as dg
 from distgrad.errors import UNKNOWN
 from distgrad.registry import OPS
 from distgrad.scheduler import Program, Step, lower
-from distgrad.scheduler.passes import alias, fold, optimize, simplify, slopes
+from distgrad.scheduler.passes import alias, fold, merge_equal, optimize, simplify, slopes
 from distgrad.scheduler.passes.rewrite import FOLDED_BYTES
 from distgrad.types import Spec
 from distgrad.workers import reference
@@ -277,6 +277,61 @@ SIMPLER: list[tuple[Callable[[dg.Tensor], Any], str]] = [
 @pytest.mark.parametrize(("build", "expected"), SIMPLER)
 def test_simplify_lets_steps_absorb_each_other(build: Any, expected: str) -> None:
     check(simplify, build, expected)
+
+
+# The sign of a NaN is all that may change.
+SIGNED = np.array([[-0.0, 1.5, 0.0], [np.inf, -2.0, 5e-324]])
+SIGNS: list[tuple[Callable[[dg.Tensor], Any], str]] = [
+    (lambda x: x * x, "Square"),
+    (lambda x: dg.negative(x) * dg.negative(dg.exp(x)), "Exp Mul"),
+    (lambda x: dg.negative(x) / dg.negative(dg.exp(x)), "Exp Div"),
+    (lambda x: dg.negative(x) * x, "Square Neg"),
+    (lambda x: x * dg.negative(x), "Square Neg"),
+    (lambda x: dg.negative(x) * dg.negative(x), "Square"),
+    (lambda x: dg.negative(x) / x, "Neg Div"),
+    (lambda x: dg.exp(x) + dg.negative(x), "Exp Sub"),
+    (lambda x: dg.negative(x) + dg.exp(x), "Exp Sub"),
+    (lambda x: dg.exp(x) - dg.negative(x), "Exp Add"),
+    (lambda x: dg.negative(x) - dg.exp(x), "Neg Exp Sub"),
+    (lambda x: dg.negative(x) + dg.negative(dg.exp(x)), "Neg Exp Sub"),
+    (lambda x: dg.exp(x) + dg.negative(dg.transpose(x)).reshape(2, 3), "Exp Transpose Neg Reshape Add"),
+    (lambda x: dg.negative(t := dg.transpose(x)) * t, "Transpose Neg Mul"),
+]
+
+
+@pytest.mark.parametrize(("build", "expected"), SIGNS)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_signs_are_taken_out_where_no_bit_depends_on_them(build: Any, expected: str, dtype: str) -> None:
+    check(simplify, build, expected, SIGNED.astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8"])
+def test_signs_of_integers_are_taken_out_too(dtype: str) -> None:
+    check(simplify, lambda x: [dg.negative(x) * x, x + dg.negative(x)], "Square Neg Sub", np.array([0, 3, 200], dtype))
+
+
+def test_signs_of_complex_numbers_stay() -> None:
+    """-(a - a) is not -a + a: their zeros have different signs."""
+    check(simplify, lambda x: dg.negative(x) * x, "Neg Mul", np.array([1 + 1j, 2 - 0j]))
+
+
+PRODUCTS: list[tuple[Callable[[dg.Tensor, dg.Tensor], Any], str]] = [
+    (lambda x, y: [x * y, dg.negative(x) * y], "Mul Neg"),
+    (lambda x, y: [x * y, y * dg.negative(x)], "Mul Neg"),
+    (lambda x, y: [x * y, x * y, dg.negative(x) * y, x * dg.negative(y)], "Mul Neg"),
+    (lambda x, y: [x * y, dg.negative(x) * y, dg.negative(x)], "Mul Neg Neg"),
+    (lambda x, y: [dg.negative(x) * y, x * y], "Neg Mul Mul"),
+    (lambda x, y: [x * dg.sin(y), dg.negative(x) * y], "Sin Mul Neg Mul"),
+]
+
+
+@pytest.mark.parametrize(("build", "expected"), PRODUCTS)
+def test_a_product_that_is_there_but_for_its_sign_is_computed_once(build: Any, expected: str) -> None:
+    x, y = dg.placeholder((2, 3), "float64"), dg.placeholder((2, 3), "float64")
+    before = lower(build(x, y), [x, y])
+    after = merge_equal(before)
+    assert " ".join(kinds(after)) == expected
+    assert_same_bits(before, after, SIGNED, SIGNED[:, ::-1].copy())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])

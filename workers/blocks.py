@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgrad.scheduler.cutting import cut_group
 from distgrad.scheduler.fuse import LOSSES, REDUCTIONS
+from distgrad.scheduler.joined import joined
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.crew import Crew
 from distgrad.workers.kernels.into import INTO, PAIRS, Into
-from distgrad.workers.kernels.into_rows import whole_sum
+from distgrad.workers.kernels.into_elementwise import JOINED
+from distgrad.workers.kernels.into_rows import whole_dot, whole_sum
 from distgrad.workers.kernels.scratch import several
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,12 +32,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Call = tuple[Callable[..., Any], Callable[[Any], Any]]
 #: The same while a body is compiled: each argument is named by a pair.
 Named = tuple[Callable[..., Any], list[tuple[str, int]]]
-
-#: So many elements a block has, where its rows are not longer. Fewer would stay in a nearer cache, but two threads hand
-#: the interpreter's lock to each other after every call, and that takes as long as a call on a short block.
-BLOCK_ELEMENTS = 128 << 10
-#: Below this many elements, counted once per step, waking up other threads costs more than they do.
-ALONE = 1 << 20
 
 _FOLDS: dict[str, Any] = {"Sum": np.add, "Mean": np.add, "Max": np.maximum, "Min": np.minimum}
 
@@ -61,23 +58,22 @@ class Blocks:
     """Called with the arrays of the step's inputs, then of its outputs, which it fills."""
 
     def __init__(self, step: Step, types: Sequence[Spec], crew: Crew):
-        body = _Body(step, types)
+        self.body = joined(step, types)
+        body = _Body(step, self.body, types)
         self._crew = crew
         self._rows = body.rows
         self._cuts, self._folds, self._scratch, self._calls = body.cuts, body.folds, body.scratch, body.calls
         self._sliced = [i for i, cut in enumerate(body.cuts) if cut.sliced]
-        self._height = body.height()
-        self._count = -(-self._rows // self._height)
-        self._alone = math.prod(body.space) * len(step.body) < ALONE
+        self._count, self._height, self._shared = cut_group(step)
 
     def __call__(self, *arrays: Array) -> None:
         views = [arrays[cut.array].reshape(cut.shape) for cut in self._cuts]
         parts = [np.empty((self._count, *fold.shape), fold.dtype) for fold in self._folds]
         work = partial(self._work, views, parts)
-        if self._alone:
-            work(iter(range(self._count)))
-        else:
+        if self._shared:
             self._crew.each(self._count, work)
+        else:
+            work(iter(range(self._count)))
         for fold, part in zip(self._folds, parts, strict=True):
             total = fold.ufunc.reduce(part, axis=0)
             out = arrays[fold.output]
@@ -106,7 +102,7 @@ class _Body:
     While it is found, a value of a block is named by a pair: ("view", i), ("scratch", i) or ("part", i).
     """
 
-    def __init__(self, step: Step, types: Sequence[Spec]):
+    def __init__(self, step: Step, body: Sequence[Step], types: Sequence[Spec]):
         self.space: Shape = step.attrs["space"]
         self.split: int = step.attrs["split"]
         self.rows = math.prod(self.space[: self.split])
@@ -119,18 +115,10 @@ class _Body:
         self._given = set(step.inputs)
         self._inner: dict[int, int] = {}  # value -> its scratch buffer
         self._free: list[int] = []
-        self._last = {v: i for i, inner in enumerate(step.body) for v in inner.inputs}
-        named = self._named(step.body)
+        self._last = {v: i for i, inner in enumerate(body) for v in inner.inputs}
+        named = self._named(body)
         starts = {"view": 0, "scratch": len(self.cuts), "part": len(self.cuts) + len(self.scratch)}
         self.calls: list[Call] = [(run, picker([starts[kind] + i for kind, i in places])) for run, places in named]
-
-    def height(self) -> int:
-        """Rows per block: decided by the step alone, because sums depend on it. An even number of blocks, so that two
-        threads finish together."""
-        count = -(-math.prod(self.space) // BLOCK_ELEMENTS)
-        count += count % 2 if count > 1 else 0
-        rows: int = -(-self.rows // max(count, 1))
-        return max(rows, 1)
 
     def _named(self, body: Sequence[Step]) -> list[Named]:
         """The calls, of which one may compute two steps."""
@@ -216,6 +204,8 @@ class _Body:
         count = math.prod(self.space[i] for i in axes) if step.type == "Mean" else None
         ufunc = _FOLDS[step.type]
         self.folds.append(_Fold(self._array[step.outputs[0]], ufunc, shape, spec.dtype, count))
+        if len(step.inputs) == 2:
+            return _fold_products
         return partial(_fold_block, ufunc, (0, *(a - self.split + 1 for a in axes if a >= self.split)))
 
 
@@ -238,7 +228,11 @@ def entry_of(step: Step, types: Sequence[Spec]) -> Into:
     """How a step is computed into a buffer. A sum of two is an addition, which is one call less."""
     if step.type == "AddN" and len(step.inputs) == 2 and types[step.outputs[0]].dtype.itemsize > 2:
         return INTO["Add"]
-    return INTO[step.type]
+    return INTO.get(step.type) or JOINED[step.type]
+
+
+def _fold_products(x: Array, y: Array, out: Array) -> None:
+    out[...] = whole_dot(x.reshape(-1), y.reshape(-1))
 
 
 def _fold_block(ufunc: Any, axes: tuple[int, ...], x: Array, out: Array) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.leases import LEASES, SMALLEST
 from distgrad.registry import OPS
 from distgrad.scheduler.memory import PAIRED_VIEWS, VIEWS
 from distgrad.scheduler.program import FUSED, Step
@@ -223,9 +224,9 @@ class Compiler:
             self._call(np.add, (v, u, v), out, step)
 
     def _fused(self, i: int, step: Step) -> None:
-        for v in step.outputs:
-            self._out(i, step, v, _overwritable(step, v, self._types))
         run = Blocks(step, self._types, self._crew)
+        for v in step.outputs:
+            self._out(i, step, v, _overwritable(step, run.body, v, self._types))
         self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step)
 
     def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
@@ -235,7 +236,8 @@ class Compiler:
         slot, spec = self._slot(v), self._types[v]
         self._root[v] = v
         if self._last[v] == self._end:
-            self.calls.append(Call(partial(np.empty, spec.shape, spec.dtype), (), slot, step))
+            empty = np.empty if self._nbytes(v) < SMALLEST else LEASES.empty
+            self.calls.append(Call(partial(empty, spec.shape, spec.dtype), (), slot, step))
             return slot
         self._offset[v] = self._place(i, step, v, overwritable)
         self._static.add(v)
@@ -305,12 +307,12 @@ def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
     return step.type not in INTO or not INTO[step.type].exact
 
 
-def _overwritable(step: Step, v: int, types: Sequence[Spec]) -> list[int]:
+def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec]) -> list[int]:
     """The inputs of a fused step in whose place this output can be written: all that reads them comes before, in the
     same block. A result of lower rank than the space has rows where an input of its shape may be read whole."""
-    at = next(i for i, inner in enumerate(step.body) if v in inner.outputs)
+    at = next(i for i, inner in enumerate(body) if v in inner.outputs)
     if len(types[v].shape) < len(step.attrs["space"]):
         return []
-    last = {u: i for i, inner in enumerate(step.body) for u in inner.inputs}
-    meanwhile = INTO[step.body[at].type].overlap
+    last = {u: i for i, inner in enumerate(body) for u in inner.inputs}
+    meanwhile = entry_of(body[at], types).overlap
     return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]

@@ -17,7 +17,7 @@ from distgrad.registry import OpDef
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import blas, reference
-from distgrad.workers.arena import ARENAS, MODERATE, Arena, keep_freed_memory
+from distgrad.workers.arena import ARENAS, Arena
 from distgrad.workers.compiler import Compiler
 from distgrad.workers.crew import Crew
 from distgrad.workers.kernels.into import INTO
@@ -47,9 +47,6 @@ class Tape:
     def __init__(
         self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], crew: Crew
     ):
-        sizes = [types[v].dtype.itemsize * math.prod(types[v].shape) for v in gives]
-        if sum([n for n in sizes if n < MODERATE]) >= MODERATE:
-            keep_freed_memory()
         made = Compiler(steps, types, reads, gives, crew)
         self._crew = crew
         self._shares = crew.size > 1 and any(step.type in blas.USES_BLAS for step in steps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import statistics
 import time
@@ -82,9 +83,17 @@ def forget_peak() -> bool:
     return True
 
 
+def _trim() -> None:
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+
+
 def peak_over(base: int | None, run: Callable[[], Any], steps: int = 3) -> int | None:
-    """How far the resident memory of a few steps rises over `base`. What compiling needed for a while is not in it."""
+    """How far the resident memory of a few steps rises over `base`. What was needed for a while is not in it, be it for
+    compiling or for saving the first step's results: malloc gives that back, whatever framework it was for."""
     gc.collect()
+    _trim()
     if base is None or not forget_peak():
         return None
     for _ in range(steps):

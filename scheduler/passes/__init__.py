@@ -1,7 +1,7 @@
 """Passes over programs: each takes a program and returns one that computes the same with less.
 
-All but `trees` keep every bit of every result, save for the sign of a zero in the gradient of slices. They are for
-programs as `lower` makes them, before steps are fused, and each is a few loops over the steps.
+All but `trees` keep every bit of every result, save for the sign of a zero in the gradient of slices and that of a NaN.
+They are for programs as `lower` makes them, before steps are fused, and each is a few loops over the steps.
 """
 
 from __future__ import annotations

@@ -23,6 +23,43 @@ def _neg(walk: Walk, step: Step) -> Made:
     return inner.inputs if inner is not None and inner.inputs[0] not in walk.odd else None
 
 
+def _positive(walk: Walk, v: int) -> int:
+    """What a value is the negative of, where that is known, or the value itself."""
+    inner = _maker(walk, v, "Neg")
+    return v if inner is None or inner.inputs[0] in walk.odd else inner.inputs[0]
+
+
+def _product(walk: Walk, step: Step) -> Made:
+    """Two negations undo each other. The one in -x * x goes last: x * x may be there already, or be wanted again."""
+    a, b = step.inputs
+    if (a != b and a not in walk.made and b not in walk.made) or walk.types[step.outputs[0]].dtype.kind not in "fiu":
+        return None
+    x, y = _positive(walk, a), _positive(walk, b)
+    if x != a and y != b:
+        return moved(step, (x, y), ())
+    if step.type == "Div" or x != y:
+        return None
+    square = _as(step, "Square", (x,))
+    return square if a == b else _as(step, "Neg", (walk.insert(square, walk.types[step.outputs[0]]),))
+
+
+def _sum(walk: Walk, step: Step) -> Made:
+    """What is negated to be added is subtracted, and the other way round."""
+    a, b = step.inputs
+    if (a not in walk.made and b not in walk.made) or walk.types[step.outputs[0]].dtype.kind not in "fiu":
+        return None
+    other = "Sub" if step.type == "Add" else "Add"
+    if (y := _positive(walk, b)) != b:
+        return _as(step, other, (a, y))
+    if step.type == "Add" and (x := _positive(walk, a)) != a:
+        return _as(step, other, (b, x))
+    return None
+
+
+def _as(step: Step, kind: str, inputs: tuple[int, ...]) -> Step:
+    return Step(kind, inputs, step.outputs, {}, (), step.source, step.name, step.device)
+
+
 def _reshape(walk: Walk, step: Step) -> Made:
     """The first of two may have been a copy that lies row by row, where what it copied did not."""
     inner = _maker(walk, step.inputs[0], "Reshape")
@@ -90,6 +127,10 @@ def _select(walk: Walk, step: Step) -> Made:
 
 ALGEBRA: Rules = {
     "Neg": _neg,
+    "Mul": _product,
+    "Div": _product,
+    "Add": _sum,
+    "Sub": _sum,
     "Reshape": _reshape,
     "Transpose": _transpose,
     "MatMul": _matmul,

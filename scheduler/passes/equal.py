@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.registry import OPS
-from distgrad.scheduler.passes.rewrite import moved
+from distgrad.scheduler.passes.rewrite import live, moved
 from distgrad.scheduler.program import Program, Step, check_program
 
 #: Arrays among the attributes are compared by their bytes up to this size, above it by identity: copies of a body share
@@ -33,20 +33,40 @@ def merge_equal(program: Program) -> Program:
     """
     known = _Known()
     alias: dict[int, int] = {}
+    negative: dict[int, int] = {}  # of which value another is the negative
+    taken = False  # whether one may not be needed any more
     read = alias.keys()
     place: list[int] = []
     for step in program.steps:
         if alias and (step.after or not read.isdisjoint(step.inputs)):
             step = _moved(step, alias, place)
+        if negative and step.type == "Mul" and not (step.after or negative.keys().isdisjoint(step.inputs)):
+            of_positive = _of_positive(step, negative, known)
+            taken, step = taken or of_positive is not step, of_positive
+        if step.type == "Neg":
+            negative[step.outputs[0]] = step.inputs[0]
         same = known.first(step)
         place.append(same)
         if step is not known.steps[same]:
             alias.update(zip(step.outputs, known.steps[same].outputs, strict=True))
-    if not alias:
+    if not alias and not taken:
         return program
     fetches = tuple([alias.get(v, v) for v in program.fetches])
     writes = tuple([(key, alias.get(v, v)) for key, v in program.writes])
-    return check_program(replace(program, steps=tuple(known.steps), fetches=fetches, writes=writes))
+    made = replace(program, fetches=fetches, writes=writes)
+    steps = live(known.steps, program, made) if taken else tuple(known.steps)
+    return check_program(replace(made, steps=steps))
+
+
+def _of_positive(step: Step, negative: Mapping[int, int], known: _Known) -> Step:
+    """A product with a negative as the negative of a product, if that is there; the step itself otherwise."""
+    for k, v in enumerate(step.inputs):
+        if v in negative:
+            a, b = negative[v], step.inputs[1 - k]
+            for factors in ((a, b), (b, a)):
+                if (product := known.product(factors, step)) is not None:
+                    return Step("Neg", (product,), step.outputs, {}, (), step.source, step.name, step.device)
+    return step
 
 
 def _moved(step: Step, alias: Mapping[int, int], place: list[int]) -> Step:
@@ -85,6 +105,13 @@ class _Known:
                 return same
         self.steps.append(step)
         return place
+
+    def product(self, factors: tuple[int, int], like: Step) -> int | None:
+        """The value that is a product of these, if there is one and it waits for nothing."""
+        place = self._reading.get(("Mul", factors, like.device))
+        if place is not None and place < 0:
+            place = self._equal.get(("Mul", factors, like.device))
+        return None if place is None else self.steps[place].outputs[0]
 
     def _place(self, step: Step, place: int) -> int:
         """Where the first step is that is like this one, with its attributes."""

@@ -80,7 +80,7 @@ class Walk:
         for v in made.wanted:
             if v in self._pending:
                 self._emit(v)
-        return check_program(replace(made, steps=_live(self.steps, self.program, made)))
+        return check_program(replace(made, steps=live(self.steps, self.program, made)))
 
     # -- what rules ask ----------------------------------------------------------------------------------------------
 
@@ -194,8 +194,9 @@ class Walk:
         made = Step(step.type, step.inputs, (v,), step.attrs, (), step.source, step.name, step.device)
         self._maker[v] = len(self.steps)
         self.steps.append(made)
-        self._look_at(made)
-        self.odd.add(v)
+        if made.type in _LOOKED_AT:
+            self._look_at(made)
+        self._lie(made)
         return v
 
     def _emit(self, v: int) -> None:
@@ -214,6 +215,10 @@ class Walk:
         self.steps.append(step)
         if step.type in _LOOKED_AT and not step.after:
             self._look_at(step)
+        self._lie(step)
+
+    def _lie(self, step: Step) -> None:
+        """Note where results may not lie row by row."""
         plain = step.type in KEEPS_ROWS and self.odd.isdisjoint(step.inputs)  # most are
         if not plain and self._is_odd(step):
             self.odd.update(step.outputs)
@@ -265,7 +270,7 @@ def _bytes(types: Sequence[Spec], values: Sequence[int]) -> int:
     return sum([size_of(types[v].shape) * types[v].dtype.itemsize for v in values])
 
 
-def _live(steps: Sequence[Step], before: Program, after: Program) -> tuple[Step, ...]:
+def live(steps: Sequence[Step], before: Program, after: Program) -> tuple[Step, ...]:
     """Without the steps that nothing needs any more. What nothing read before runs for its own sake, and stays."""
     used = _used(before) + b"\1" * (len(after.types) - len(before.types))
     live, waited = bytearray(len(used)), set[int]()

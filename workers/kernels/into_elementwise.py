@@ -6,6 +6,7 @@ times as long as arithmetic. Constants are 0-d arrays of the right dtype, which 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from distgrad.workers.kernels.scratch import apart, scratch
 
 _BOOL = np.dtype(bool)
 _BITS = {size: np.dtype(f"i{size}") for size in (1, 2, 4, 8)}
+_SIGNS = {size: np.array(-1 << (8 * size - 1), _BITS[size]) for size in (4, 8)}
 
 
 @lru_cache(maxsize=1024)
@@ -109,14 +111,26 @@ for _type, _function in _COPIES.items():
 
 
 @into("AddN", fast="?bhilqBHILQfdFD")
-def add_n(out: Array, *xs: Array) -> None:
+def add_n(out: Array, *xs: Array, minus: Sequence[bool] = ()) -> None:
+    """`minus`, which a fused step has, says of each term whether it is subtracted; of the first it is not."""
     if len(xs) == 1:
         return np.copyto(out, xs[0])
+    add = [np.subtract if less else np.add for less in minus or (False,) * len(xs)]
     grown, total = apart(out, *xs[2:], slot="a"), xs[0]
-    for x in xs[1:-1]:
-        np.add(total, x, grown)
+    for k in range(1, len(xs) - 1):
+        add[k](total, xs[k], grown)
         total = grown
-    np.add(total, xs[-1], out)
+    add[-1](total, xs[-1], out)
+
+
+def minus_abs(out: Array, x: Array) -> None:
+    """A number with its sign set."""
+    bits = _BITS[out.dtype.itemsize]
+    np.bitwise_or(x.view(bits), _SIGNS[out.dtype.itemsize], out.view(bits))
+
+
+#: Not ops, but what steps inside of a fused one are joined to.
+JOINED = {"MinusAbs": Into(function=minus_abs)}
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------

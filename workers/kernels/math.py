@@ -9,7 +9,7 @@ import numpy as np
 from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import KERNELS, kernel
 
-_ONE = np.float32(1)
+_ONE = np.array(1, np.float32)
 
 #: Op type -> name of the function in the array namespace.
 NAMED = {
@@ -62,12 +62,15 @@ def log1p_single(x: Any, out: Any, rest: Any) -> Any:
     NumPy's own is computed element by element on processors without AVX-512, its log is not on any. What rounding 1 + x
     loses is added to the logarithm; at -1 and at inf that is NaN, which fmax takes out.
     """
-    np.add(x, _ONE, rest)
-    np.subtract(rest, _ONE, rest)
+    grown = rest if np.may_share_memory(x, out) else out
+    np.add(x, _ONE, grown)
+    np.subtract(grown, _ONE, rest)
     np.subtract(x, rest, rest)
-    np.add(x, _ONE, out)
+    if grown is rest:
+        np.add(x, _ONE, out)
     np.divide(rest, out, rest)
-    np.fmax(rest, -_ONE, rest)
+    if not np.maximum.reduce(rest, axis=None, initial=-1) < 1:  # as long as a sum, fmax five times as long
+        np.fmax(rest, -_ONE, rest)
     np.log(out, out)
     return np.add(out, rest, out)
 

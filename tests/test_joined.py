@@ -1,0 +1,108 @@
+"""Joining: which steps inside of a group become one, and that they compute what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import distgrad as dg
+from distgrad.scheduler import Program, fuse, lower
+from distgrad.scheduler.joined import joined
+from distgrad.scheduler.program import FUSED, Step
+from distgrad.workers.crew import crew
+
+from .engines import assert_bits, assert_near, slowly, tiny_blocks
+from .test_blocks import run
+
+Build = Callable[..., Sequence[dg.Tensor]]
+
+#: What is built on x and y, which are the sine and the cosine of an array, and the steps behind these two.
+JOINED: list[tuple[Build, str]] = [
+    (lambda x, y: [-abs(x)], "MinusAbs"),
+    (lambda x, y: [-(a := abs(x)), a], "Abs Neg"),
+    (lambda x, y: [dg.exp(-abs(x)) * abs(y)], "MinusAbs Exp Abs Mul"),
+    (lambda x, y: [dg.sum(x * y)], "Sum(2)"),
+    (lambda x, y: [dg.mean(x * y)], "Mean(2)"),
+    (lambda x, y: [dg.sum(dg.square(x))], "Sum(2)"),
+    (lambda x, y: [dg.sum(x * y, axis=0)], "Mul Sum"),
+    (lambda x, y: [dg.sum(z := x * y), z], "Mul Sum"),
+    (lambda x, y: [dg.sum(x * 2.0)], "Mul Sum"),
+    (lambda x, y: [dg.max(x * y)], "Mul Max"),
+    (lambda x, y: [dg.add_n([x, -y])], "Sub"),
+    (lambda x, y: [dg.add_n([-x, y])], "Sub"),
+    (lambda x, y: [dg.add_n([-x, -y])], "Neg Neg AddN"),
+    (lambda x, y: [dg.add_n([x, -y, y])], "AddN-010"),
+    (lambda x, y: [dg.add_n([-x, y, x])], "AddN-010"),
+    (lambda x, y: [dg.add_n([x, y, -x, -y])], "AddN-0011"),
+    (lambda x, y: [dg.add_n([x, n := -y, n])], "AddN-011"),
+    (lambda x, y: [dg.add_n([x, -y * x, y])], "Mul AddN-010"),
+    (lambda x, y: [dg.add_n([x, n := -y, y]), n], "Neg AddN"),
+    (lambda x, y: [dg.add_n([x, y, x])], "AddN"),
+]
+
+
+def group_of(make: Build, shape: tuple[int, ...], dtype: Any) -> tuple[Program, Step]:
+    with dg.Graph():
+        a = dg.placeholder(shape, dtype)
+        program = fuse(lower(make(dg.sin(a), dg.cos(a)), [a]))
+    (group,) = [step for step in program.steps if step.type == FUSED]
+    return program, group
+
+
+def text(step: Step) -> str:
+    several = f"({len(step.inputs)})" if step.type in ("Sum", "Mean") and len(step.inputs) > 1 else ""
+    minus = "-" + "".join([str(int(m)) for m in step.attrs["minus"]]) if "minus" in step.attrs else ""
+    return step.type + several + minus
+
+
+@pytest.mark.parametrize(("make", "expected"), JOINED)
+def test_these_become_one(make: Build, expected: str) -> None:
+    with tiny_blocks():
+        program, group = group_of(make, (6, 7), "float32")
+    body = [text(step) for step in joined(group, program.types)]
+    assert " ".join([each for each in body if each not in ("Sin", "Cos")]) == expected
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("elements", [1, 5, 1000])
+@pytest.mark.parametrize(("make", "expected"), JOINED)
+def test_one_computes_what_several_did(make: Build, expected: str, elements: int, dtype: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.uniform(-2, 2, (6, 7)).astype(dtype)]
+    arrays[0][0, :2] = 0.0, -0.0
+    with tiny_blocks(elements):
+        program, _ = group_of(make, (6, 7), dtype)
+        found = run(program, arrays, crew(2))
+    sums = any(kind in expected for kind in ("Sum", "Mean"))
+    (assert_near if sums else assert_bits)(found, slowly(program, arrays))
+
+
+def test_an_input_that_is_read_later_than_before_is_not_overwritten() -> None:
+    """exp(x) could be written where x was, were x not read again by the sum that the product was joined to."""
+
+    def f(x: Any) -> Any:
+        y = x * 2.0  # a value inside of the task
+        a, b = dg.reshape(y, (64, 64)), dg.reshape(y, (64, 64))
+        product = a * b
+        raised = dg.exp(a)
+        return raised @ raised, dg.sum(product)
+
+    x = np.random.default_rng(0).uniform(-1, 1, 64 * 64).astype("float32")
+    total = dg.function(f)(x)[1]
+    np.testing.assert_allclose(total, np.sum((2.0 * x.astype("float64")) ** 2), rtol=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 5000), st.sampled_from(["float32", "float64"]), st.integers(0, 9))
+def test_a_sum_of_products_is_as_exact_as_a_pairwise_one(n: int, dtype: str, seed: int) -> None:
+    from distgrad.workers.kernels.into_rows import whole_dot
+
+    x, y = np.random.default_rng(seed).standard_normal((2, n)).astype(dtype)
+    exact = np.dot(x.astype("longdouble"), y.astype("longdouble"))
+    scale = float(np.sum(np.abs(x.astype("longdouble") * y)))
+    assert abs(float(whole_dot(x, y) - exact)) <= 32 * np.finfo(dtype).eps * scale
