@@ -184,6 +184,26 @@ def test_a_convolution_takes_its_bias() -> None:
     assert not {"Conv2D", "Add"} & found.keys()
 
 
+def layer(x: dg.Tensor, w: dg.Tensor, b: dg.Tensor) -> dg.Tensor:
+    return dg.tanh(x @ w + b)
+
+
+@pytest.mark.parametrize("shapes", [((5, 3), (3, 4), (4,)), ((2, 5, 3), (3, 4), (4,)), ((5, 3), (3, 4), (1, 4))])
+def test_a_product_with_one_matrix_takes_its_bias(shapes: Any) -> None:
+    found = kinds(program(with_gradients(layer), *shapes))
+    assert found["Dense"] == 1
+    assert "Add" not in found
+
+
+@pytest.mark.parametrize("shapes", [((2, 5, 3), (2, 3, 4), (4,)), ((5, 3), (3, 4), (5, 4)), ((5, 3), (3, 4), (5, 1))])
+def test_other_products_do_not(shapes: Any) -> None:
+    assert "Dense" not in kinds(program(with_gradients(layer), *shapes))
+
+
+def test_a_product_that_is_read_without_its_bias_stays() -> None:
+    assert "Dense" not in kinds(program(lambda x, w, b: [x @ w, x @ w + b], (5, 3), (3, 4), (4,)))
+
+
 def loss(x: dg.Tensor) -> dg.Tensor:
     return dg.nn.sparse_softmax_cross_entropy(x, np.array([0, 2, 1]))
 
@@ -202,6 +222,11 @@ GROUPS = {
     "norm-of-all-times-itself": (lambda x, b: dg.nn.layer_norm(x) * dg.nn.layer_norm(x) + b, ((6,), (6,))),
     "norm-plus-itself": (lambda x, g: dg.nn.layer_norm(x) * g + dg.nn.layer_norm(x), ((6,), (6,))),
     "conv": (conv, ((2, 5, 5, 3), (3, 3, 3, 4), (4,))),
+    "dense": (layer, ((5, 3), (3, 4), (4,))),
+    "dense-of-a-batch": (layer, ((2, 5, 3), (3, 4), (4,))),
+    "dense-with-a-row": (layer, ((5, 3), (3, 4), (1, 4))),
+    "dense-turned": (lambda x, w, b: dg.matmul(x, w, transpose_a=True, transpose_b=True) + b, ((3, 5), (4, 3), (4,))),
+    "dense-of-nothing": (layer, ((5, 0), (0, 4), (4,))),
     "loss": (loss, ((3, 4),)),
     "gelu": (lambda x: dg.nn.gelu(x, approximate=True), ((3, 4),)),
 }

@@ -30,7 +30,9 @@ def rewrite(
     for i in works.of("LayerNorm"):
         layer_norm(works, i)
     for i in works.of("Conv2D"):
-        conv_bias(works, i)
+        biased(works, i, "ConvBias")
+    for i in works.of("MatMul"):
+        dense(works, i)
     for i in works.of("SparseSoftmaxCrossEntropyWithLogits"):
         cross_entropy(works, i)
     return write_over([works.at[i] for i in sorted(works.at)], types, {*kept, *constants})
@@ -279,16 +281,23 @@ def _sums(works: Works, v: int, axes: tuple[int, ...]) -> list[int]:
 # -- pairs -------------------------------------------------------------------------------------------------------
 
 
-def conv_bias(works: Works, i: int) -> None:
-    """conv2d(x, w) + b."""
+def dense(works: Works, i: int) -> None:
+    """x @ w + b, with one matrix w."""
+    x, w = (works.types[v].shape for v in works.at[i].inputs)
+    if len(w) == 2 <= len(x) and not (len(x) > 2 and works.at[i].attrs["transpose_a"]):
+        biased(works, i, "Dense")
+
+
+def biased(works: Works, i: int, kind: str) -> None:
+    """conv2d(x, w) + b, or x @ w + b."""
     (y,) = works.at[i].outputs
     add = works.user(y)
     if add is None or works.at[add].type != "Add" or works.types[y].dtype.name not in _FLOATS:
         return
     bias = _along(works, works.at[add], y, works.types[y].shape[-1:])
-    conv, outputs = works.at[i], works.at[add].outputs
-    if bias is not None and works.closed({i, add}, (*conv.inputs, bias), outputs):
-        works.replace((i,), add, Work("ConvBias", (*conv.inputs, bias), outputs, conv.attrs, conv.step))
+    work, outputs = works.at[i], works.at[add].outputs
+    if bias is not None and works.closed({i, add}, (*work.inputs, bias), outputs):
+        works.replace((i,), add, Work(kind, (*work.inputs, bias), outputs, work.attrs, work.step))
 
 
 def cross_entropy(works: Works, i: int) -> None:

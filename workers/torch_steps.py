@@ -103,7 +103,7 @@ class Works:
 
 
 #: Work beyond op types: what torch_rules.py makes of groups of steps.
-FUSED = ("Attention", "AttentionGrad", "Norm", "NormGrad", "ConvBias", "CrossEntropy", "CrossEntropyGrad")
+FUSED = ("Attention", "AttentionGrad", "Norm", "NormGrad", "ConvBias", "Dense", "CrossEntropy", "CrossEntropyGrad")
 
 # -- writing over what is dead -----------------------------------------------------------------------------------
 
