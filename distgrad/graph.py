@@ -21,7 +21,6 @@ from distgrad.registry import warn_of_unknown
 from distgrad.types import DType, Shape, Spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from types import CodeType
 
 Attrs = Mapping[str, Any]

@@ -15,7 +15,7 @@ from distgrad.function import Function
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
 from distgrad.handles import Handle, LocalHandle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
-from distgrad.leases import Lease
+from distgrad.leases import LEASES, Lease
 from distgrad.ops.builder import as_array, cast
 from distgrad.registry import OpDef
 from distgrad.state import alone, frozen, put, take
@@ -120,7 +120,12 @@ class Session:
 
     def close(self) -> None:
         """End what the session started: a Ray that it joined goes on. Variables and handles keep their values, which
-        come to this process. A local session has nothing to end, and can be used again."""
+        come to this process. What memory the process keeps for its next run goes back to the system. A local session
+        has nothing else to end, and can be used again."""
+        from distgrad.workers.arena import ARENAS
+
+        ARENAS.clear()
+        LEASES.clear()
         try:
             if self._planner.recording is not None:
                 self._planner.recording.close()

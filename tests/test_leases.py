@@ -188,3 +188,11 @@ def test_a_value_that_is_assigned_and_returned_is_not_shared() -> None:
 def test_small_results_own_their_memory() -> None:
     assert dg.function(dg.exp)(np.ones(8, "float32")).flags.owndata
     assert LEASES.empty((0, 5), F).flags.owndata
+
+
+def test_a_session_that_is_closed_keeps_no_memory_for_the_next_run() -> None:
+    x = np.ones(SMALLEST, "float32")
+    with dg.Session():
+        dg.function(dg.exp)(x)
+        assert LEASES.waiting
+    assert not LEASES.waiting
