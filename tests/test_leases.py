@@ -103,7 +103,7 @@ def test_the_collector_may_take_back_a_lease_while_another_is_given() -> None:
 
     class Collecting(dict[int, Any]):
         def get(self, *args: Any) -> Any:
-            gc.collect()
+            gc.collect(0)
             return super().get(*args)
 
     leases._waiting = Collecting()  # type: ignore[assignment]
