@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: A piece of fewer multiplications and additions ends before a second thread has begun.
 PIECE_FLOPS = 4 << 20
+#: Rows and columns that BLAS computes at once.
+TILE = 16
 
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
@@ -45,16 +48,39 @@ def _axis(shape: tuple[int, ...], count: int) -> int:
 
 
 def _in_pieces(a: Array, b: Array, out: Array, axis: int, count: int) -> None:
-    size = -(-out.shape[axis] // count)
-    if axis >= out.ndim - 2:
-        size = -(-size // 16) * 16  # whole tiles of BLAS
+    parts = pieces(out.shape[axis], count, TILE if axis >= out.ndim - 2 else 1)
 
     def work(numbers: Iterator[int]) -> None:
         for i in numbers:
-            part = slice(i * size, (i + 1) * size)
+            part = parts[i]
             np.matmul(_part(a, out, axis, part, 1), _part(b, out, axis, part, 2), out=_cut(out, axis, part))
 
-    each(-(-out.shape[axis] // size), work)
+    each(len(parts), work)
+
+
+@lru_cache(maxsize=1024)
+def pieces(n: int, count: int, tile: int) -> tuple[slice, ...]:
+    """A long and a short piece for each of `count` threads, all of whole tiles but for the last. The long ones come
+    first: a thread that the system holds up, or that woke up late, leaves the short ones to the others.
+
+    >>> pieces(1024, 2, 16)
+    (slice(0, 384, None), slice(384, 768, None), slice(768, 896, None), slice(896, 1024, None))
+    >>> pieces(5, 2, 1)
+    (slice(0, 3, None), slice(3, 5, None))
+    """
+    long = 3 * n // (4 * count * tile) * tile
+    short = _tiles((n - count * long) / count, tile)
+    if long < 3 * short // 2:  # too few tiles: one piece for each
+        long, short = _tiles(n / count, tile), 0
+    ends = [min((i + 1) * long, n) for i in range(count)]
+    while ends[-1] < n:
+        ends.append(min(ends[-1] + short, n))
+    starts = [0, *ends[:-1]]
+    return tuple([slice(start, end) for start, end in zip(starts, ends, strict=True) if start < end])
+
+
+def _tiles(n: float, tile: int) -> int:
+    return math.ceil(n / tile) * tile
 
 
 def _part(x: Array, out: Array, axis: int, part: slice, side: int) -> Array:
