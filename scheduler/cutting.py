@@ -23,7 +23,7 @@ ALONE = 1 << 20
 ROW = 1024
 #: Blocks are made of whole such rows if they have at least so many of them.
 EVEN = 32
-#: A matrix product is cut into one piece per thread where two pieces have at least this many flops each.
+#: A matrix product is cut into pieces for all threads where two halves have at least this many flops each.
 PIECE_FLOPS = 4 << 20
 #: What a block of a convolution works in, and from how much work on there are at least two blocks.
 WINDOW_BYTES = 10 << 20

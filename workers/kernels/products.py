@@ -1,4 +1,4 @@
-"""Matrix products on NumPy arrays, cut into one piece per thread. Each piece is BLAS on one thread.
+"""Matrix products on NumPy arrays, cut into pieces that threads share. Each piece is BLAS on one thread.
 
 BLAS could use threads itself. Its threads, though, wait for each other at full speed: on cores that others use too, or
 beside threads of our own, a product can take ten times as long.
