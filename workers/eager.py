@@ -61,7 +61,7 @@ class Eager:
 
     def run(self, given: Sequence[Any], watch: Watch | None = None, there: list[Any] | None = None) -> list[Array]:
         """From arrays of NumPy or of the library to NumPy's; `there` gets the results as the library has them."""
-        slots, move = self._slots.copy(), self._backend.to_device
+        slots, move = self._slots.copy(), self._backend.extras.mover()
         for slot, x in zip(self._given, given, strict=True):
             slots[slot] = move(x) if isinstance(x, np.ndarray) else x
         for run, pick, out, dead, step in self.calls:

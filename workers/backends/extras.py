@@ -35,6 +35,10 @@ class Extras:
         self.dtype(x.dtype)  # an error that names the dtype
         return self.xp.asarray(x, copy=True)
 
+    def mover(self) -> Callable[[Array], Any]:
+        """What moves many arrays at one time."""
+        return self.from_numpy
+
     def to_numpy(self, x: Any) -> Array:
         """A NumPy array that may share memory with x, only to be read."""
         return np.asarray(x)
@@ -59,6 +63,10 @@ class Extras:
     def itemsize(self, dtype: Any) -> int:
         """How many bytes a number has."""
         return self._itemsizes[dtype]
+
+    def extremes(self, x: Any) -> tuple[int, int]:
+        """The least and the largest of some integers."""
+        return int(self.xp.min(x)), int(self.xp.max(x))
 
     def is_short(self, dtype: Any) -> bool:
         """Whether this is float16 or bfloat16: the standard has neither."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,27 +48,48 @@ class TorchExtras(Extras):
 
     def __init__(self, xp: Any) -> None:
         super().__init__(xp)
+        #: How arrays of a dtype travel: as which dtype of torch, and of NumPy where that has another one.
+        self._travels: dict[np.dtype[Any], tuple[Any, str | None]] = {}
         self._short = (xp.float16, xp.bfloat16)
         self.kinds |= dict.fromkeys(self._short, "f") | dict.fromkeys((xp.uint16, xp.uint32, xp.uint64), "u")
 
     def from_numpy(self, x: Array) -> Any:
+        return self.mover()(x)
+
+    def mover(self) -> Callable[[Array], Any]:
+        """To ask torch for the device takes longer than to make a tensor."""
         import torch
 
-        dtype = self.dtype(x.dtype)
+        device = torch.get_default_device()
+        return self._tensor if device.type == "cpu" else lambda x: self._tensor(x).to(device)
+
+    def _tensor(self, x: Array) -> Any:
+        """In the machine's own memory, which is the array's."""
+        import torch
+
+        if x.dtype not in self._travels:  # whose names NumPy makes anew each time
+            self._travels[x.dtype] = self.dtype(x.dtype), _SHARED.get(x.dtype.name)
+        dtype, bits = self._travels[x.dtype]
         if min(x.strides, default=0) < 0:  # which torch has not
             x = x.copy()
-        if x.dtype.name in _SHARED:
-            x = x.view(_SHARED[x.dtype.name])
+        if bits is not None:
+            x = x.view(bits)
         if not x.flags.writeable:
             x = np.asarray(_Readable(x))
-        made = torch.from_numpy(x).view(dtype)
-        device = torch.get_default_device()
-        return made if device.type == "cpu" else made.to(device)
+        made = torch.from_numpy(x)
+        return made if made.dtype == dtype else made.view(dtype)
+
+    def extremes(self, x: Any) -> tuple[int, int]:
+        low, high = x.aminmax()
+        return int(low), int(high)
 
     def to_numpy(self, x: Any) -> Array:
         import torch
 
-        x = x.detach().cpu().resolve_conj().resolve_neg()
+        if not x.is_cpu or x.requires_grad:
+            x = x.detach().cpu()
+        if x.is_conj() or x.is_neg():
+            x = x.resolve_conj().resolve_neg()
         if x.dtype != torch.bfloat16:
             return x.numpy()  # type: ignore[no-any-return]
         import ml_dtypes

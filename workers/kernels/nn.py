@@ -122,7 +122,7 @@ def _at(xp: Any, labels: Any, classes: int) -> tuple[Any, ...]:
 
 def check_labels(xp: Any, labels: Any, classes: int) -> None:
     """A label that is no class is an error, not the class counted from the end."""
-    low, high = (int(xp.min(labels)), int(xp.max(labels))) if 0 not in labels.shape else (0, classes - 1)
+    low, high = extras(xp).extremes(labels) if 0 not in labels.shape else (0, classes - 1)
     if low < 0 or high >= classes:
         raise ValueError(f"labels must be classes from 0 to {classes - 1}, got values from {low} to {high}")
 
