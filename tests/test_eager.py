@@ -204,6 +204,31 @@ def test_a_product_that_is_read_without_its_bias_stays() -> None:
     assert "Dense" not in kinds(program(lambda x, w, b: [x @ w, x @ w + b], (5, 3), (3, 4), (4,)))
 
 
+def curve(x: dg.Tensor) -> dg.Tensor:
+    return dg.nn.gelu(x, approximate=True)
+
+
+def test_the_slope_of_a_gelu_is_made_with_its_value() -> None:
+    found = kinds(program(with_gradients(curve), (3, 4)))
+    assert found["GeluSlope"] == found["Mul"] == 1
+    assert not {"Gelu", "GeluGrad"} & found.keys()
+
+
+def test_a_gelu_by_itself_and_one_on_a_gpu_have_no_slope() -> None:
+    assert "GeluSlope" not in kinds(program(lambda x: [curve(x)], (3, 4)))
+    assert "GeluSlope" not in kinds(program(with_gradients(curve), (3, 4)), cpu=False)
+    assert "GeluSlope" not in kinds(program(with_gradients(dg.nn.gelu), (3, 4)))
+
+
+@needs_torch
+def test_the_slope_of_a_gelu_far_out() -> None:
+    x = np.array([-3e38, -1e15, -40.0, -5.0, 0.0, 5.0, 40.0, 1e15], "float32")
+    with dg.Session(backend="torch"):
+        value, slope = dg.function(lambda x: (curve(x), dg.gradients(curve(x), x)[0]))(x)
+    np.testing.assert_allclose(slope[1:], [0, 0, 0, 0.5, 1, 1, 1], atol=3e-5)
+    np.testing.assert_allclose(value[1:], [0, 0, 0, 0, 5, 40, 1e15], atol=3e-5)
+
+
 def loss(x: dg.Tensor) -> dg.Tensor:
     return dg.nn.sparse_softmax_cross_entropy(x, np.array([0, 2, 1]))
 
@@ -228,7 +253,8 @@ GROUPS = {
     "dense-turned": (lambda x, w, b: dg.matmul(x, w, transpose_a=True, transpose_b=True) + b, ((3, 5), (4, 3), (4,))),
     "dense-of-nothing": (layer, ((5, 0), (0, 4), (4,))),
     "loss": (loss, ((3, 4),)),
-    "gelu": (lambda x: dg.nn.gelu(x, approximate=True), ((3, 4),)),
+    "gelu": (curve, ((3, 4),)),
+    "gelu-by-erf": (lambda x: dg.nn.gelu(x), ((3, 4),)),
 }
 
 

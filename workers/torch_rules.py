@@ -27,6 +27,8 @@ def rewrite(
             attention(works, i)
         for i in works.of("Transpose"):
             view(works, i)
+        for i in works.of("Gelu"):
+            gelu(works, i)
     for i in works.of("LayerNorm"):
         layer_norm(works, i)
     for i in works.of("Conv2D"):
@@ -298,6 +300,18 @@ def biased(works: Works, i: int, kind: str) -> None:
     work, outputs = works.at[i], works.at[add].outputs
     if bias is not None and works.closed({i, add}, (*work.inputs, bias), outputs):
         works.replace((i,), add, Work(kind, (*work.inputs, bias), outputs, work.attrs, work.step))
+
+
+def gelu(works: Works, i: int) -> None:
+    """By the formula with tanh: the slope is made with the value, of what both need."""
+    value, (x,) = works.at[i], works.at[i].inputs
+    grads = [j for j in works.users(x, "GeluGrad") if works.at[j].inputs[1] == x and works.at[j].attrs == value.attrs]
+    if not grads or min(grads) < i or not value.attrs["approximate"] or works.types[x].dtype.name not in _FLOATS:
+        return
+    slope = works.new_value()
+    works.replace((), i, value._replace(type="GeluSlope", outputs=(*value.outputs, slope)))
+    for j in grads:
+        works.replace((), j, works.at[j]._replace(type="Mul", inputs=(works.at[j].inputs[0], slope), attrs={}))
 
 
 def cross_entropy(works: Works, i: int) -> None:

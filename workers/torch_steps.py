@@ -103,7 +103,10 @@ class Works:
 
 
 #: Work beyond op types: what torch_rules.py makes of groups of steps.
-FUSED = ("Attention", "AttentionGrad", "Norm", "NormGrad", "ConvBias", "Dense", "CrossEntropy", "CrossEntropyGrad")
+FUSED = (
+    "Attention", "AttentionGrad", "ConvBias", "CrossEntropy", "CrossEntropyGrad", "Dense", "GeluSlope", "Norm",
+    "NormGrad",
+)  # fmt: skip
 
 # -- writing over what is dead -----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgrad.workers.kernels.nn import check_labels
+from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, check_labels
 from distgrad.workers.kernels.table import Kernel
 from distgrad.workers.kernels.torch import METHODS
 from distgrad.workers.kernels.torch_conv import conv_bias
@@ -54,6 +54,15 @@ def dense(xp: Any, x: Any, w: Any, b: Any, *, transpose_a: bool, transpose_b: bo
     return torch.addmm(b.reshape(-1), x.flatten(0, -2), w).reshape(*x.shape[:-1], w.shape[-1])
 
 
+def gelu_slope(xp: Any, x: Any, *, approximate: bool) -> Any:
+    """x s and its derivative s + (1 - s) x s (l + 3 c x²), with s = sigmoid(x (l + c x²)). Far out, 1 - s or s is 0."""
+    square = x.square()
+    gate = square.mul(GELU_CUBIC).add_(GELU_LINEAR).mul_(x).sigmoid_()
+    y = x * gate
+    rest = (1 - gate).mul_(y)
+    return y, gate.addcmul_(rest, square.mul_(3 * GELU_CUBIC).add_(GELU_LINEAR))
+
+
 def norm(xp: Any, x: Any, *parameters: Any, axis: Any, eps: float) -> Any:
     """The result, the means, and one over the standard deviations."""
     import torch
@@ -89,8 +98,9 @@ def cross_entropy_grad(xp: Any, g: Any, logs: Any, labels: Any) -> Any:
 
 
 FUSED: dict[str, Kernel] = {
-    "View": view, "Attention": attention, "AttentionGrad": attention_grad, "Norm": norm, "NormGrad": norm_grad,
-    "ConvBias": conv_bias, "Dense": dense, "CrossEntropy": cross_entropy, "CrossEntropyGrad": cross_entropy_grad,
+    "Attention": attention, "AttentionGrad": attention_grad, "ConvBias": conv_bias, "CrossEntropy": cross_entropy,
+    "CrossEntropyGrad": cross_entropy_grad, "Dense": dense, "GeluSlope": gelu_slope, "Norm": norm,
+    "NormGrad": norm_grad, "View": view,
 }  # fmt: skip
 
 
