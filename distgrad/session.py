@@ -124,14 +124,14 @@ class Session:
         has nothing else to end, and can be used again."""
         from distgrad.workers.arena import ARENAS
 
-        ARENAS.clear()
-        LEASES.clear()
         try:
             if self._planner.recording is not None:
                 self._planner.recording.close()
         finally:
             if self._planner.link is not None:
                 self._planner.link.close()
+            ARENAS.clear()
+            LEASES.clear()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, fetch: bool = True) -> Any:
         """The values of `fetches` (a tensor, operation, variable or any nesting of them) as NumPy arrays.

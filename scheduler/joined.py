@@ -101,7 +101,11 @@ def _positive(body: _Body, v: int) -> int | None:
 
 
 def _negated_factor(body: _Body, product: Step) -> int | None:
-    return next((k for k, u in enumerate(product.inputs) if body.maker(u, "Neg") is not None), None)
+    """Not of a complex product, where the sign of a zero would change."""
+    a, b = product.inputs
+    if a == b or body.types[product.outputs[0]].dtype.kind == "c":
+        return None
+    return next((k for k, u in enumerate((a, b)) if body.maker(u, "Neg") is not None), None)
 
 
 def _take_negation(body: _Body, v: int) -> None:

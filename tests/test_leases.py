@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
@@ -78,39 +82,101 @@ def test_what_nobody_asks_for_goes_back() -> None:
     assert not leases.waiting
 
 
-def test_at_most_so_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("distgrad.leases.WAITING_BYTES", 10 * MB)
+def test_what_goes_beyond_the_most_has_memory_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distgrad.leases.MOST_BYTES", 10 * MB)
     leases = Leases()
     several = [leases.empty((MB,), F) for _ in range(5)]
-    large = leases.empty((5 * MB,), F)
-    del several, large
+    assert [x.flags.owndata for x in several] == [False, False, True, True, True]
+    del several
     assert leases.waiting <= 10 * MB
 
 
-def test_what_does_not_fit_is_not_counted() -> None:
+def test_what_does_not_fit_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("distgrad.leases.MOST_BYTES", 1 << 60)
     leases = Leases()
     with pytest.raises(MemoryError):
         leases.empty((1 << 50,), F)
     assert leases._leased == 0
 
 
-def test_the_collector_may_take_back_a_lease_while_another_is_given() -> None:
-    leases = Leases()
+def test_what_the_collector_finds_may_lease_in_the_middle_of_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    leases, made = Leases(), []
 
-    class Cycle:
+    class Late:
         def __init__(self) -> None:
             self.me, self.held = self, leases.empty((MB,), F)
 
-    class Collecting(dict[int, Any]):
-        def get(self, *args: Any) -> Any:
-            gc.collect(0)
-            return super().get(*args)
+        def __del__(self) -> None:
+            made.append(leases.empty((MB,), F))
+            leases.clear()
 
-    leases._waiting = Collecting()  # type: ignore[assignment]
-    leases._waiting.move_to_end = lambda size: None
-    for _ in range(5):
-        Cycle()
-        leases.empty((MB,), F)[:] = 1
+    def collecting(self: Leases, most: int) -> None:
+        Late()
+        gc.collect(0)
+
+    monkeypatch.setattr(Leases, "_make_room", collecting)
+    for k in range(5):
+        leases.empty((MB,), F)[:] = k
+    assert len(made) == 5
+
+
+def test_no_interrupt_is_lost_while_results_are_dropped() -> None:
+    leases, sent, caught = Leases(), 0, 0
+
+    class Interrupt(BaseException):
+        pass
+
+    def interrupt(*_: object) -> None:
+        nonlocal sent
+        sent += 1
+        raise Interrupt
+
+    before = signal.signal(signal.SIGPROF, interrupt)
+    try:
+        while sent < 200:
+            try:
+                signal.setitimer(signal.ITIMER_PROF, 1e-4)
+                while True:
+                    several = [leases.empty((SMALLEST,), np.dtype("u1")) for _ in range(4)]
+                    del several
+            except Interrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    assert caught == sent
+    gc.collect()
+    leases.clear()
+    assert (leases._leased, leases.waiting) == (0, 0)
+    assert leases.empty((MB,), F).nbytes == 4 * MB
+
+
+FORKS = """
+import os, threading
+import numpy as np
+from distgrad.leases import LEASES
+
+def lease():
+    while True:
+        LEASES.empty((1 << 20,), np.dtype("u1"))[0] = 1
+
+threading.Thread(target=lease, daemon=True).start()
+for _ in range(20):
+    child = os.fork()
+    if not child:
+        for _ in range(5):
+            LEASES.empty((1 << 20,), np.dtype("u1"))[:] = 2
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+print("done")
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_process_that_is_forked_in_the_middle_of_a_lease_can_lease() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "done\n"
 
 
 def test_threads_never_get_the_same_memory() -> None:
@@ -130,6 +196,7 @@ def test_threads_never_get_the_same_memory() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+    assert leases.waiting <= 4 * (MB // 2 + 64)
     assert leases._leased == 0
 
 

@@ -334,6 +334,25 @@ def test_a_product_that_is_there_but_for_its_sign_is_computed_once(build: Any, e
     assert_same_bits(before, after, SIGNED, SIGNED[:, ::-1].copy())
 
 
+def test_a_complex_product_that_is_there_but_for_its_sign_is_computed_twice() -> None:
+    x, y = dg.placeholder((1,), "complex64"), dg.placeholder((1,), "complex64")
+    before = lower([x * y, dg.negative(x) * y], [x, y])
+    after = merge_equal(before)
+    assert kinds(after) == ["Mul", "Neg", "Mul"]
+    one = np.array([1 + 1j], "complex64")
+    assert_same_bits(before, after, one, one)
+
+
+def test_a_negation_that_waits_goes_on_waiting() -> None:
+    x, y = dg.placeholder((2, 3)), dg.placeholder((2, 3))
+    first, product = dg.exp(x), x * y
+    with dg.control_dependencies([first]):
+        negative = dg.negative(x)
+    after = merge_equal(lower([first, product, negative * y], [x, y]))
+    assert kinds(after) == ["Exp", "Mul", "Neg", "Mul"]
+    assert [step.after for step in after.steps] == [(), (), (0,), ()]
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
 @pytest.mark.parametrize("shape", [(3, 5), (64, 96), (1, 40), (2, 3, 5), (2, 2, 33, 17)])
 def test_a_transpose_into_a_matmul_keeps_every_bit(shape: tuple[int, ...], dtype: str) -> None:

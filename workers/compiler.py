@@ -25,6 +25,7 @@ from distgrad.workers.crew import Crew
 from distgrad.workers.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.into import INTO
+from distgrad.workers.kernels.into_elementwise import JOINED
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -128,18 +129,22 @@ class Compiler:
         self._static.add(v)
         self._root[v] = v
 
-    def _call(self, run: Callable[..., Any], values: Sequence[int], out: int, step: Step) -> None:
-        ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(step, v)}
+    def _call(
+        self, run: Callable[..., Any], values: Sequence[int], out: int, step: Step, body: Sequence[Step] = ()
+    ) -> None:
+        """`body` is what is computed where that is not the step itself."""
+        readers = body or (step,)
+        ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(readers, v)}
         slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
         self.calls.append(Call(run, tuple(slots), out, step))
         for place in ordered.values():
             self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
 
-    def _wants_order(self, step: Step, v: int) -> bool:
+    def _wants_order(self, readers: Sequence[Step], v: int) -> bool:
         """Whether an input must lie row by row. What another task made does, so bits would depend on the tasks."""
         if v not in self._strides or (x := like(self._types[v], self._strides[v])).flags.c_contiguous:
             return False
-        return any(_sees_order(inner, x, self._types) for inner in step.body or (step,) if v in inner.inputs)
+        return any(_sees_order(step, x, self._types) for step in readers if v in step.inputs)
 
     def _in_order(self, v: int) -> Place:
         """A place for a copy of a value, row by row, and the call that makes it."""
@@ -227,7 +232,7 @@ class Compiler:
         run = Blocks(step, self._types, self._crew)
         for v in step.outputs:
             self._out(i, step, v, _overwritable(step, run.body, v, self._types))
-        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step)
+        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body)
 
     def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
         """The slot of a result, with an array in it: of the arena, or a new one where it leaves the task."""
@@ -304,7 +309,8 @@ def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
     if step.type == "MatMul":
         as_it_is = x.strides[-1] == x.itemsize and x.strides[-2] >= x.shape[-1] * x.itemsize
         return not as_it_is or 1 in types[step.outputs[0]].shape[-2:]
-    return step.type not in INTO or not INTO[step.type].exact
+    entry = INTO.get(step.type) or JOINED.get(step.type)
+    return entry is None or not entry.exact
 
 
 def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec]) -> list[int]:

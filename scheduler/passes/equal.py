@@ -43,7 +43,7 @@ def merge_equal(program: Program) -> Program:
         if negative and step.type == "Mul" and not (step.after or negative.keys().isdisjoint(step.inputs)):
             of_positive = _of_positive(step, negative, known)
             taken, step = taken or of_positive is not step, of_positive
-        if step.type == "Neg":
+        if step.type == "Neg" and not step.after and program.types[step.outputs[0]].dtype.kind != "c":
             negative[step.outputs[0]] = step.inputs[0]
         same = known.first(step)
         place.append(same)
