@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -52,14 +51,6 @@ class _End(weakref.ref[Lease]):
     __slots__ = ("memory",)
     memory: Array
 
-    def __new__(cls, lease: Lease, callback: Callable[[Any], None], memory: Array) -> _End:
-        made = super().__new__(cls, lease, callback)
-        made.memory = memory
-        return made
-
-    def __init__(self, lease: Lease, callback: Callable[[Any], None], memory: Array):
-        super().__init__(lease, callback)
-
 
 class _Waiting(NamedTuple):
     memory: Array
@@ -95,7 +86,8 @@ class Leases:
         if memory is None:
             return np.empty(shape, dtype)
         lease = Lease(memory, shape, dtype)
-        end = _End(lease, self._ended.append, memory)
+        end = _End(lease, self._ended.append)
+        end.memory = memory
         self._ends[id(end)] = end
         return np.asarray(lease)
 
