@@ -378,3 +378,11 @@ def test_an_error_says_which_step_failed(name: str) -> None:
         eager(p, name).run([np.array([0, 3])])
     assert found.value.step is not None
     assert found.value.step.type == "Gather"
+
+
+@needs_torch
+@pytest.mark.parametrize("labels", [[0, 2, 3], [0, -1, 1], [0, -100, 1]])
+def test_labels_that_are_no_classes_are_refused(labels: list[int]) -> None:
+    f = dg.function(dg.value_and_grad(lambda x, y: dg.mean(dg.nn.sparse_softmax_cross_entropy(x, y))))
+    with dg.Session(backend="torch"), pytest.raises(ValueError, match="labels must be classes from 0 to 2, got values"):
+        f(np.zeros((3, 3), "float32"), np.array(labels))
