@@ -22,8 +22,7 @@ from distgrad.scheduler.joined import joined
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.crew import Crew
-from distgrad.workers.kernels.into import INTO, PAIRS, Into
-from distgrad.workers.kernels.into_elementwise import JOINED
+from distgrad.workers.kernels.into import INTO, PAIRS, Into, into_of
 from distgrad.workers.kernels.into_rows import whole_dot, whole_sum
 from distgrad.workers.kernels.scratch import several
 
@@ -228,7 +227,9 @@ def entry_of(step: Step, types: Sequence[Spec]) -> Into:
     """How a step is computed into a buffer. A sum of two is an addition, which is one call less."""
     if step.type == "AddN" and len(step.inputs) == 2 and types[step.outputs[0]].dtype.itemsize > 2:
         return INTO["Add"]
-    return INTO.get(step.type) or JOINED[step.type]
+    entry = into_of(step.type)
+    assert entry is not None
+    return entry
 
 
 def _fold_products(x: Array, y: Array, out: Array) -> None:

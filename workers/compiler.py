@@ -24,8 +24,7 @@ from distgrad.workers.calls import Call, Filled, Kernel, Place, add_up, copied, 
 from distgrad.workers.crew import Crew
 from distgrad.workers.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.kernels import KERNELS
-from distgrad.workers.kernels.into import INTO
-from distgrad.workers.kernels.into_elementwise import JOINED
+from distgrad.workers.kernels.into import INTO, into_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -309,7 +308,7 @@ def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
     if step.type == "MatMul":
         as_it_is = x.strides[-1] == x.itemsize and x.strides[-2] >= x.shape[-1] * x.itemsize
         return not as_it_is or 1 in types[step.outputs[0]].shape[-2:]
-    entry = INTO.get(step.type) or JOINED.get(step.type)
+    entry = into_of(step.type)
     return entry is None or not entry.exact
 
 

@@ -7,6 +7,6 @@ computed together. Importing this module fills the tables.
 from __future__ import annotations
 
 from distgrad.workers.kernels import into_elementwise, into_layout, into_rows
-from distgrad.workers.kernels.into_table import INTO, PAIRS, Into, Pair
+from distgrad.workers.kernels.into_table import INTO, PAIRS, Into, Pair, into_of
 
-__all__ = ["INTO", "PAIRS", "Into", "Pair", "into_elementwise", "into_layout", "into_rows"]
+__all__ = ["INTO", "PAIRS", "Into", "Pair", "into_elementwise", "into_layout", "into_of", "into_rows"]

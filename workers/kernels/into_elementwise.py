@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.workers.kernels.into_table import INTO, Array, Function, Into, generic, into
+from distgrad.workers.kernels.into_table import INTO, JOINED, Array, Function, Into, generic, into
 from distgrad.workers.kernels.math import NAMED, log1p_single
 from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, NORMAL_PEAK, SQRT_HALF
 from distgrad.workers.kernels.scratch import apart, scratch
@@ -129,8 +129,7 @@ def minus_abs(out: Array, x: Array) -> None:
     np.bitwise_or(x.view(bits), _SIGNS[out.dtype.itemsize], out.view(bits))
 
 
-#: Not ops, but what steps inside of a fused one are joined to.
-JOINED = {"MinusAbs": Into(function=minus_abs)}
+JOINED["MinusAbs"] = Into(function=minus_abs)
 
 
 # -- choosing ----------------------------------------------------------------------------------------------------

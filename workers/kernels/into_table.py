@@ -50,8 +50,15 @@ class Pair:
 
 
 INTO: dict[str, Into] = {}
+#: Not ops, but what steps inside of a fused one are joined to.
+JOINED: dict[str, Into] = {}
 #: By the op type that comes second; both must have the same attributes.
 PAIRS: dict[str, Pair] = {}
+
+
+def into_of(kind: str) -> Into | None:
+    """How an op, or what ops are joined to, is computed into a buffer; None where its kernel makes the array."""
+    return INTO.get(kind) or JOINED.get(kind)
 
 
 def into(*op_types: str, fast: str = "fd", overlap: bool = True) -> Callable[[Function], Function]:
