@@ -60,6 +60,8 @@ class RunState:
     A task can be submitted as soon as all tasks before it (those it reads from or waits for) were; at most `in_flight`
     are submitted and not done. `slots` is how many tasks run side by side at most, by default what the plan's cluster
     has room for: of the tasks that have all they need, only so many can have begun, and only these can hang.
+    `ahead` is how many bytes those in flight may make: what runs ahead of the news of its ends is let go late and fills
+    the store of a chain that needs two values at a time. Two tasks for each slot are in flight whatever they make.
 
     >>> import distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x)).plan(1.0)
@@ -78,6 +80,7 @@ class RunState:
         attempts: int = 4,
         patience: float | None = None,
         slots: int | None = None,
+        ahead: int | None = None,
     ):
         n = len(plan.tasks)
         if len(order) != n or set(order) != set(range(n)):
@@ -88,6 +91,10 @@ class RunState:
             self._rank[k] = place
         self._room, self._attempts, self._patience = max(in_flight, 1), attempts, patience
         self._state, self._attempt, self._undone, self._flying = [_WAITING] * n, [0] * n, n, 0
+        slots = _slots(plan) if slots is None else max(slots, 1)
+        #: The bytes that each task makes, those that tasks in flight make, and how many these may be.
+        self._makes = [sum([plan.bundles[b].nbytes for b in gives]) for gives in links.gives]
+        self._making, self._ahead, self._least = 0, ahead, 2 * slots
         #: How many tasks before each are to be submitted, and the places in the order of those where none is.
         self._lacking = [len(before) for before in links.before]
         self._ready = [place for place, k in enumerate(order) if not links.before[k]]
@@ -100,7 +107,7 @@ class RunState:
         self.recomputed: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._unexplained: dict[int, int] = {}
-        self._watch = None if patience is None else _Watch(links.after, _slots(plan) if slots is None else slots)
+        self._watch = None if patience is None else _Watch(links.after, slots)
 
     @property
     def finished(self) -> bool:
@@ -121,7 +128,7 @@ class RunState:
         """All objects of a task are there."""
         if self._state[task] != _SUBMITTED:
             return []
-        self._flying -= 1
+        self._landed(task)
         self._ran(task)
         if self._watch is not None:
             self._watch.leave(task, now)
@@ -179,7 +186,7 @@ class RunState:
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             return f"task{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:3]))}{more}"
-        return f"one of {self._room} in flight to end" if late else "a worker to run it to its end"
+        return f"one of {self._flying} in flight to end" if late else "a worker to run it to its end"
 
     # -- what follows from them ------------------------------------------------------------------------------------
 
@@ -187,14 +194,23 @@ class RunState:
         """Submit what can be submitted."""
         ready, state, lacking = self._ready, self._state, self._lacking
         while ready and self._flying < self._room:
-            k = self._order[heapq.heappop(ready)]
-            if state[k] == _WAITING and not lacking[k]:  # otherwise it was true once
+            k = self._order[ready[0]]
+            can = state[k] == _WAITING and not lacking[k]  # otherwise it was true once
+            if can and not self._fits(k):
+                break
+            heapq.heappop(ready)
+            if can:
                 commands.append(self._submit(k, now))
         return commands
+
+    def _fits(self, task: int) -> bool:
+        """Whether what a task makes, beside what is in flight, is no more than may be made ahead."""
+        return self._ahead is None or self._flying < self._least or self._making + self._makes[task] <= self._ahead
 
     def _submit(self, task: int, now: float) -> Submit:
         self._state[task] = _SUBMITTED
         self._flying += 1
+        self._making += self._makes[task]
         self._attempt[task] += 1
         for b in self._links.gives[task]:
             self._held[b] = True
@@ -202,6 +218,10 @@ class RunState:
         if self._watch is not None:
             self._watch.enter(task, {p for p in self._links.before[task] if self._state[p] != _DONE}, now)
         return Submit(task, self._attempt[task])
+
+    def _landed(self, task: int) -> None:
+        self._flying -= 1
+        self._making -= self._makes[task]
 
     def _open(self, task: int) -> None:
         """A task waits no more: those after it lack one less."""
@@ -275,7 +295,7 @@ class RunState:
         while stack:
             k = stack.pop()
             if state[k] == _SUBMITTED:
-                self._flying -= 1
+                self._landed(k)
                 for b in links.gives[k]:
                     held[b] = False
             elif state[k] == _DONE:

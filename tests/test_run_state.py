@@ -74,6 +74,18 @@ def test_no_more_are_submitted_than_may_be_in_flight() -> None:
     assert state.done(0, 0.0) == [Submit(2, 1)]
 
 
+def test_no_more_bytes_are_made_at_a_time_than_the_store_has_room_for() -> None:
+    """Of 8 bytes each, with two slots: four are in flight whatever they make, and a fifth where it fits."""
+    plan = drawn(7, [(k, (k + 1,) if k < 6 else (), k == 6) for k in range(7)])
+    assert len(RunState(plan, range(7), 8, slots=2, ahead=0).start(0.0)) == 4
+    assert len(RunState(plan, range(7), 8, slots=2, ahead=47).start(0.0)) == 5
+    state = RunState(plan, range(7), 8, slots=2, ahead=40)
+    assert len(state.start(0.0)) == 5
+    assert state.done(0, 0.0) == [Submit(5, 1)]
+    assert state.failed(1, "its worker died", 0.0) == [Submit(1, 2)]
+    assert state.done(1, 0.0) == [Drop(0), Submit(6, 1)]
+
+
 def test_a_run_with_no_room_in_flight_goes_one_by_one() -> None:
     assert RunState(CHAIN, [0, 1, 2], 0).start(0.0) == [Submit(0, 1)]
 
@@ -325,9 +337,9 @@ class World:
         self.plan, self.choose, self.troubles = plan, choose, troubles
         self.reads: list[list[int]] = [[b for b, x in enumerate(plan.bundles) if k in x.readers] for k in self.tasks]
         self.gives: list[list[int]] = [[b for b, x in enumerate(plan.bundles) if k == x.task] for k in self.tasks]
-        self.room, slots = choose((1, 2, 3, 8, 100)), choose((None, 1, 2, 100))
+        self.room, self.slots, self.ahead = choose((1, 2, 3, 8, 100)), choose((None, 1, 2, 100)), choose((None, 0, 40))
         order = sorted(self.tasks, key=lambda k: (k // choose((1, 4)), k))
-        self.state = RunState(plan, order, self.room, ATTEMPTS, PATIENCE, slots)
+        self.state = RunState(plan, order, self.room, ATTEMPTS, PATIENCE, self.slots, self.ahead)
         self.now = 0.0
         #: Objects by what became of them, and those that the driver was told are gone.
         self.objects: dict[tuple[int, int], str] = {}
@@ -358,6 +370,8 @@ class World:
             else:
                 self.cancel(command.task)
         assert len(self.flying) <= self.room
+        if None not in (self.ahead, self.slots) and len(self.flying) > 2 * self.slots:
+            assert sum(self.plan.bundles[b].nbytes for k in self.flying for b in self.gives[k]) <= self.ahead
 
     def submit(self, task: int, attempt: int) -> None:
         assert task not in self.flying

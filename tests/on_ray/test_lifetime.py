@@ -28,20 +28,26 @@ def small_store() -> list[dict[str, Any]]:
 
 
 def test_objects_are_let_go_at_their_last_use_so_a_chain_needs_few_at_a_time(small_store: list[Any]) -> None:
-    chain, _, _ = small_store
+    chain = small_store[0]
     assert chain["tasks"] > 20
     assert chain["spilled"] == 0
 
 
+def test_tasks_do_not_run_ahead_of_a_driver_that_is_held_up(small_store: list[Any]) -> None:
+    late = small_store[1]
+    assert late["tasks"] > 20
+    assert late["spilled"] == 0
+
+
 def test_more_than_the_store_holds_is_spilled_and_comes_back(small_store: list[Any]) -> None:
-    _, handles, _ = small_store
+    handles = small_store[2]
     assert handles["spilled"] > 0
     assert handles["held"] > 2 * 90_000_000
     assert handles["total"] == sum(range(24))
 
 
 def test_a_session_that_started_ray_stops_it(small_store: list[Any]) -> None:
-    _, _, end = small_store
+    end = small_store[3]
     assert end["processes"] > 2
     assert end["left"] == []
 

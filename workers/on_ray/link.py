@@ -32,6 +32,8 @@ log = logging.getLogger("distgrad")
 
 #: Seconds in which a cluster that is to be joined must take a connection.
 KNOCK = 10.0
+#: The share of a node's store that tasks may fill before the driver heard of their ends. Ray spills from 0.8 on.
+AHEAD = 0.25
 #: A closed link's answer to everything.
 CLOSED = "the session is closed: its Ray is gone. Open another one."
 
@@ -45,6 +47,7 @@ class Node:
     cpus: int
     gpus: int
     memory: int
+    store: int
     labels: Mapping[str, str]
 
 
@@ -96,6 +99,11 @@ class Link:
         machine = on_ray(machine)
         gpu = machine if any(node.gpus for node in self.nodes) else None
         return check_cluster(Cluster(tuple(found[:workers]), machine, "ray", "ray", gpu))
+
+    @property
+    def ahead(self) -> int:
+        """Bytes that tasks may make before the driver heard of their ends: wherever they run, the store has room."""
+        return int(AHEAD * min([node.store for node in self.nodes]))
 
     def node_of(self, cluster: Cluster, worker: int) -> str:
         return self.nodes[cluster.workers[worker].node].id
@@ -277,7 +285,9 @@ def _nodes(home: str) -> list[Node]:
         if node["Alive"] and int(resources.get("CPU", 0)) >= 1:
             labels = {str(k): str(v) for k, v in (node.get("Labels") or {}).items()}
             gpus, memory = int(resources.get("GPU", 0)), int(resources.get("memory", 1 << 30))
-            found.append(Node(node["NodeID"], node["NodeManagerAddress"], int(resources["CPU"]), gpus, memory, labels))
+            store = int(resources.get("object_store_memory", 0))
+            where = node["NodeID"], node["NodeManagerAddress"]
+            found.append(Node(*where, int(resources["CPU"]), gpus, memory, store, labels))
     if not found:
         raise ConnectionError("Session: no node of the Ray cluster has a cpu")
     return sorted(found, key=lambda node: (node.id != home, node.address, node.id))

@@ -54,7 +54,8 @@ class Run:
     def __init__(self, engine: RayEngine, given: Mapping[int, Any], ends: float | None):
         settings = engine.settings
         self._engine, self._plan, self._given = engine, engine.plan, given
-        self._state = RunState(engine.plan, engine.order, settings.in_flight, settings.attempts, settings.task_timeout)
+        limits = settings.in_flight, settings.attempts, settings.task_timeout
+        self._state = RunState(engine.plan, engine.order, *limits, ahead=engine.link.ahead)
         self.refs: dict[int, Any] = {}
         self.report = Report()
         self._tokens: dict[Any, int] = {}  # reference of a token -> its task

@@ -1,7 +1,8 @@
 """Two sessions that start Ray themselves, one after the other. Prints what happened as JSON, line by line.
 
-The first has a small store: a chain of large values that needs few at a time, then handles on more than the store can
-hold. It is closed. The second is interrupted in the middle of a run, goes on, and is never closed.
+The first has a small store: a chain of large values that needs few at a time, one more of which the driver hears late,
+then handles on more than the store can hold. It is closed. The second is interrupted in the middle of a run, goes on,
+and is never closed.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
 import distgrad as dg
+from distgrad.workers.on_ray.run import Run
 from tests.on_ray.helpers import below, processes
 
 #: Of 8 MiB each: ten of them fill the store.
@@ -34,18 +38,38 @@ def spilled() -> int:
     return int(stats.store_stats.spilled_bytes_total)
 
 
+@contextmanager
+def late_news(seconds: float) -> Iterator[None]:
+    """A driver that is held up: so late it hears that tasks ended."""
+    look = Run._look
+
+    def late(run: Run) -> None:
+        time.sleep(seconds)
+        look(run)
+
+    Run._look = late  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Run._look = look  # type: ignore[method-assign]
+
+
 def small_store() -> None:
     link = dg.function(lambda x: dg.cumsum(dg.flip(x, 0), axis=0) * 0.5)
 
     @dg.function
-    def chain(x: Any) -> Any:
-        for _ in range(30):
+    def chain(x: Any, links: int) -> Any:
+        for _ in range(links):
             x = link(x)
         return dg.sum(x)
 
     with dg.Session("ray", workers=1, object_store_memory=STORE, granularity=1e-9, timeout=200) as session:
-        chain(np.zeros(SHAPE))
+        chain(np.zeros(SHAPE), 30)
         say(tasks=len(session.last_run.tokens), spilled=spilled())  # type: ignore[union-attr]
+        before = spilled()
+        with late_news(0.3):
+            chain(np.zeros(SHAPE), 10)
+        say(tasks=len(session.last_run.tokens), spilled=spilled() - before)  # type: ignore[union-attr]
         plus = dg.function(lambda x, i: x + i)
         handles = [session.submit(plus, np.zeros(SHAPE), np.float64(i)) for i in range(24)]
         total = sum(float(h.value()[0, 0]) for h in handles)
