@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from distgrad.scheduler.fuse import REDUCTIONS
 from distgrad.scheduler.program import Step
 from distgrad.types import Shape, Spec
 
@@ -17,6 +18,9 @@ from distgrad.types import Shape, Spec
 #: cache, but two threads hand the interpreter's lock to each other after every call, and that takes as long as a call
 #: on a short block.
 BLOCK = 192 << 10
+#: A group of so many elements with sums over its rows has at least so many blocks: threads may each take some of the
+#: rows through many steps, and sums are made of whole blocks.
+FOLDED, FEWEST = 128 << 10, 4
 #: A group with fewer elements, counted once per step, runs on one thread: to wake up others costs more than they do.
 ALONE = 1 << 20
 #: Whole arrays are added up in rows of so many elements.
@@ -43,14 +47,21 @@ class Cut(NamedTuple):
 
 def cut_group(step: Step) -> Cut:
     """Decided by the step alone, because sums depend on it. An even number of blocks, where one is not enough, so that
-    two threads finish together."""
+    two threads finish together; for sums over the rows a power of two, so that halves and quarters are whole blocks."""
     space: Shape = step.attrs["space"]
     elements, rows = math.prod(space), math.prod(space[: step.attrs["split"]])
     count = -(-elements // BLOCK)
-    count += count % 2 if count > 1 else 0
+    if len(space) > 1 and elements >= FOLDED and _folds(step):
+        count = max(1 << (count - 1).bit_length(), FEWEST)
+    elif count > 1:
+        count += count % 2
     height = _even(max(-(-rows // max(count, 1)), 1), elements // max(rows, 1))
     count = -(-rows // height)
     return Cut(count, height, count > 1 and elements * len(step.body) >= ALONE)
+
+
+def _folds(step: Step) -> bool:
+    return any(inner.type in REDUCTIONS and 0 in inner.attrs["axis"] for inner in step.body)
 
 
 def _even(height: int, row: int) -> int:

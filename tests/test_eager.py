@@ -14,8 +14,8 @@ from hypothesis import given, settings
 import distgrad as dg
 from distgrad.scheduler import Program, fuse, lower
 from distgrad.workers.backends import backend
+from distgrad.workers.calls import StepFailed
 from distgrad.workers.eager import Eager
-from distgrad.workers.tape import StepFailed
 from distgrad.workers.torch_rules import rewrite
 from distgrad.workers.torch_steps import Work
 

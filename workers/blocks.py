@@ -60,27 +60,59 @@ class Blocks:
         self.body = joined(step, types)
         body = _Body(step, self.body, types)
         self._crew = crew
+        self._lead = step.attrs["space"][0] if step.attrs["split"] else 0
         self._rows = body.rows
         self._cuts, self._folds, self._scratch, self._calls = body.cuts, body.folds, body.scratch, body.calls
+        self._arrays = len(step.inputs) + len(step.outputs)
         self._sliced = [i for i, cut in enumerate(body.cuts) if cut.sliced]
-        self._count, self._height, self._shared = cut_group(step)
+        self._count, self._height, self.shared = cut_group(step)
 
     def __call__(self, *arrays: Array) -> None:
         views = [arrays[cut.array].reshape(cut.shape) for cut in self._cuts]
-        parts = [np.empty((self._count, *fold.shape), fold.dtype) for fold in self._folds]
-        work = partial(self._work, views, parts)
-        if self._shared:
+        parts = self.begin()
+        work = partial(self._work, views, parts, self._rows, 0)
+        if self.shared:
             self._crew.each(self._count, work)
         else:
             work(iter(range(self._count)))
+        self.end(arrays, parts)
+
+    def begin(self) -> list[Array]:
+        """Where the blocks put their parts of the reductions over rows."""
+        return [np.empty((self._count, *fold.shape), fold.dtype) for fold in self._folds]
+
+    def end(self, arrays: Sequence[Array], parts: Sequence[Array]) -> None:
+        """Combine the parts."""
         for fold, part in zip(self._folds, parts, strict=True):
             total = fold.ufunc.reduce(part, axis=0)
             out = arrays[fold.output]
             out[...] = (total if fold.divisor is None else total / fold.divisor).reshape(out.shape)
 
-    def _work(self, views: Sequence[Array], parts: Sequence[Array], numbers: Iterator[int]) -> None:
-        """One thread's share. The values of a block are in one list: views, scratch, parts of reductions."""
-        height, rows = self._height, self._rows
+    def cut_by_items(self, lead: int, count: int) -> tuple[bool, ...] | None:
+        """Whether the step can run as `count` equal items of the space's first axis, which has length `lead`: for each
+        array if it is cut then. Reductions over rows must find their blocks whole."""
+        if self._lead != lead or lead % count or (self._folds and self._rows // count % self._height):
+            return None
+        seen: dict[int, bool] = {}
+        for cut in self._cuts:
+            if seen.setdefault(cut.array, cut.sliced) != cut.sliced:
+                return None
+        return tuple([seen.get(i, False) for i in range(self._arrays)])
+
+    def item(self, number: int, count: int, arrays: Sequence[Array], parts: Sequence[Array]) -> None:
+        """One of `count` items, of arrays that are cut already."""
+        rows = self._rows // count
+        views = [
+            arrays[cut.array].reshape((rows, *cut.shape[1:]) if cut.sliced else cut.shape) for cut in self._cuts
+        ]
+        self._work(views, parts, rows, number * rows // self._height, iter(range(-(-rows // self._height))))
+
+    def _work(
+        self, views: Sequence[Array], parts: Sequence[Array], rows: int, before: int, numbers: Iterator[int]
+    ) -> None:
+        """One thread's share of views with so many rows, of which so many blocks lie before. The values of a block are
+        in one list: views, scratch, parts of reductions."""
+        height = min(self._height, rows)
         scratch = several([((height, *shape), dtype) for shape, dtype in self._scratch], "blocks")
         first, last = len(views), len(views) + len(scratch)
         values: list[Any] = [*views, *scratch, *parts]
@@ -90,7 +122,7 @@ class Blocks:
             for i in self._sliced:
                 values[i] = views[i][start:stop]
             values[first:last] = scratch if stop - start == height else [x[: stop - start] for x in scratch]
-            values[last:] = [part[number, ...] for part in parts]
+            values[last:] = [part[before + number, ...] for part in parts]
             for run, arguments in self._calls:
                 run(*arguments(values))
 

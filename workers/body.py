@@ -13,9 +13,10 @@ from distgrad.scheduler.program import Step
 from distgrad.scheduler.stamps import expanded
 from distgrad.workers import reference
 from distgrad.workers.backends import Backend
+from distgrad.workers.calls import StepFailed
 from distgrad.workers.crew import crew
 from distgrad.workers.eager import Eager
-from distgrad.workers.tape import StepFailed, Tape
+from distgrad.workers.tape import Tape
 from distgrad.workers.watch import Stopped, Watch
 
 Array = np.ndarray[Any, np.dtype[Any]]

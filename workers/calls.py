@@ -12,7 +12,6 @@ from distgrad.registry import OPS
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers import reference
-from distgrad.workers.destinations import Part
 from distgrad.workers.kernels import KERNELS
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -27,6 +26,14 @@ class Call(NamedTuple):
     args: tuple[int, ...]
     out: int
     step: Step | None
+
+
+class StepFailed(Exception):
+    """A call of a tape raised; the cause is what it raised."""
+
+    def __init__(self, step: Step | None):
+        super().__init__(step)
+        self.step = step
 
 
 class Place(NamedTuple):
@@ -80,10 +87,6 @@ def add_up(table: Array, out: Array) -> Array:
 def copied(place: Array, x: Array) -> Array:
     np.copyto(place, x)
     return place
-
-
-def copy_to(part: Part, target: Array, x: Array) -> None:
-    part.of(target)[...] = x
 
 
 def item(k: int, values: Sequence[Any]) -> Any:

@@ -7,7 +7,7 @@ Views of them, and of constants, are made before a run. What leaves the task is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,11 +20,12 @@ from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
 from distgrad.workers.arena import Layout
 from distgrad.workers.blocks import Blocks, entry_of
-from distgrad.workers.calls import Call, Filled, Kernel, Place, add_up, copied, copy_to, item, nothing
+from distgrad.workers.calls import Call, Filled, Kernel, Place, add_up, copied, item, nothing
 from distgrad.workers.crew import Crew
 from distgrad.workers.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.into import INTO, into_of
+from distgrad.workers.stretches import Part, Stretch, Together, stretches
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -54,6 +55,10 @@ class Compiler:
         self._offset: dict[int, int] = {}  # roots in the arena
         self._fresh: dict[int, list[int]] = {}  # roots that a run makes anew: their slots and those of their views
         self._end = len(steps)
+        self._blocks: dict[int, Blocks] = {}
+        self._stretches: list[_Under] = []
+        self._stretch: _Under | None = None
+        steps, found = stretches(steps, types, self._last_uses(steps), crew.size, self._blocks_of)
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._last = self._last_uses(steps)
@@ -63,9 +68,82 @@ class Compiler:
         for v in reads:
             self._slot(v)
             self._root[v] = v
+        ahead = {stretch.start: stretch for stretch in found}
         for i, step in enumerate(steps):
+            if i in ahead:
+                self._stretch = _Under(ahead[i], len(self.calls))
             self._add(i, step)
-            self._let_go(i, step)
+            if self._stretch is None:
+                self._let_go(i, i + 1, (step,))
+            elif i + 1 == self._stretch.found.stop:
+                self._end_stretch(steps)
+            else:
+                self._stretch.next(step, self._root)
+
+    def played(self) -> list[Call]:
+        """The calls, with those of a stretch as one."""
+        played: list[Call] = []
+        done = 0
+        for stretch in self._stretches:
+            played += self.calls[done : stretch.begin]
+            played += self._as_one(stretch)
+            done = stretch.end
+        return played + self.calls[done:]
+
+    # -- stretches -------------------------------------------------------------------------------------------------
+
+    def _end_stretch(self, steps: Sequence[Step]) -> None:
+        """What a stretch has used is let go at its end: an item may have it when another does not need it any more."""
+        assert self._stretch is not None
+        stretch, self._stretch = self._stretch, None
+        stretch.end = len(self.calls)
+        self._stretches.append(stretch)
+        for place in stretch.copies:
+            self._give_back(place)
+        start, stop = stretch.found.start, stretch.found.stop
+        self._let_go(start, stop, steps[start:stop])
+
+    def _as_one(self, stretch: _Under) -> list[Call]:
+        made: list[Call] = []
+        parts: list[int] = []
+        for k in range(stretch.begin, stretch.end):
+            if k in stretch.cuts:
+                parts.append(k)
+                continue
+            if k not in stretch.first:
+                made += self._joined(stretch, parts)
+                parts = []
+            made.append(self.calls[k])
+        return made + self._joined(stretch, parts)
+
+    def _joined(self, stretch: _Under, parts: Sequence[int]) -> list[Call]:
+        calls = [self.calls[k] for k in parts]
+        if len(calls) < 2:
+            return calls
+        slots = {slot: i for i, slot in enumerate(dict.fromkeys([slot for call in calls for slot in call.args]))}
+        together = [
+            Part(call.run, tuple([slots[slot] for slot in call.args]), stretch.cuts[k], call.step)
+            for k, call in zip(parts, calls, strict=True)
+        ]
+        run = Together(together, stretch.found.lead, stretch.found.count, self._crew)
+        return [Call(run, tuple(slots), self._new_slot(), calls[0].step)]
+
+    def _first(self, calls: Sequence[Call]) -> None:
+        """Calls of every run that a stretch does not wait for: they make views, and arrays with nothing in them."""
+        if self._stretch is not None:
+            self._stretch.first.update(range(len(self.calls), len(self.calls) + len(calls)))
+        self.calls += calls
+
+    def _note_cuts(self, values: Sequence[int]) -> None:
+        """The call that was added last reads or makes these values; a stretch cuts some of them."""
+        if self._stretch is not None:
+            cut = self._stretch.cut
+            self._stretch.cuts[len(self.calls) - 1] = None if cut is None else tuple([v in cut for v in values])
+
+    def _blocks_of(self, step: Step) -> Blocks:
+        if id(step) not in self._blocks:
+            self._blocks[id(step)] = Blocks(step, self._types, self._crew)
+        return self._blocks[id(step)]
 
     # -- lives ---------------------------------------------------------------------------------------------------
 
@@ -85,9 +163,10 @@ class Compiler:
             last[root.get(v, v)] = self._end
         return {**last, **{v: last[r] for v, r in root.items()}}
 
-    def _let_go(self, i: int, step: Step) -> None:
-        for v in dict.fromkeys([self._root[v] for v in (*step.inputs, *step.outputs)]):
-            if self._last[v] != i:
+    def _let_go(self, start: int, stop: int, steps: Sequence[Step]) -> None:
+        """Let go of what these steps, from `start` to `stop`, were the last to use."""
+        for v in dict.fromkeys([self._root[v] for step in steps for v in (*step.inputs, *step.outputs)]):
+            if not start <= self._last[v] < stop:
                 continue
             if v in self._offset:
                 self.layout.give(self._offset.pop(v), self._nbytes(v))
@@ -136,8 +215,14 @@ class Compiler:
         ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(readers, v)}
         slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
         self.calls.append(Call(run, tuple(slots), out, step))
+        if self._stretch is not None:
+            self._stretch.copies += ordered.values()
+            return
         for place in ordered.values():
-            self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
+            self._give_back(place)
+
+    def _give_back(self, place: Place) -> None:
+        self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
 
     def _wants_order(self, readers: Sequence[Step], v: int) -> bool:
         """Whether an input must lie row by row. What another task made does, so bits would depend on the tasks."""
@@ -149,7 +234,12 @@ class Compiler:
         """A place for a copy of a value, row by row, and the call that makes it."""
         place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
         self.places.append(place)
-        self.calls.append(Call(copied, (place.slot, self.slots[v]), place.slot, None))
+        copy = Call(copied, (place.slot, self.slots[v]), place.slot, None)
+        if self._stretch is None or v not in (self._stretch.cut or ()):
+            self._first([copy])
+        else:
+            self.calls.append(copy)
+            self._note_cuts((v, v))
         return place
 
     def _is_view(self, step: Step) -> bool:
@@ -166,17 +256,17 @@ class Compiler:
         number of what has no axes, because that is a copy."""
         kernel = partial(KERNELS[step.type], np, **step.attrs)
         static = all(v in self._static for v in step.inputs)
-        calls = self.views if static else self.calls
         seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
         if isinstance(seen, np.generic):
             return False
         args = tuple([self.slots[v] for v in step.inputs])
         if isinstance(seen, tuple):
             whole = self._new_slot()
-            calls.append(Call(kernel, args, whole, step))
+            calls = [Call(kernel, args, whole, step)]
             calls += [Call(partial(item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
         else:
-            calls.append(Call(kernel, args, self._slot(step.outputs[0]), step))
+            calls = [Call(kernel, args, self._slot(step.outputs[0]), step)]
+        self._look(calls, static)
         for k, (v, x) in enumerate(zip(step.outputs, seen if isinstance(seen, tuple) else (seen,), strict=True)):
             source = _seen(step, k)
             assert source is not None
@@ -189,6 +279,12 @@ class Compiler:
                 self._static.add(v)
         return True
 
+    def _look(self, views: Sequence[Call], static: bool) -> None:
+        if static:
+            self.views += views
+        else:
+            self._first(views)
+
     def _into(self, i: int, step: Step) -> None:
         entry, (v,) = entry_of(step, self._types), step.outputs
         if step.type == "AddN" and len(step.inputs) > 2 and self._types[v].dtype.itemsize > 2:
@@ -200,6 +296,7 @@ class Compiler:
         else:
             assert entry.function is not None
             self._call(Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
+            self._note_cuts((v, *step.inputs))
 
     def _row_of(self, v: int, total: Step, k: int) -> int:
         (home,) = total.outputs
@@ -228,10 +325,11 @@ class Compiler:
             self._call(np.add, (v, u, v), out, step)
 
     def _fused(self, i: int, step: Step) -> None:
-        run = Blocks(step, self._types, self._crew)
+        run = self._blocks_of(step)
         for v in step.outputs:
             self._out(i, step, v, _overwritable(step, run.body, v, self._types))
         self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body)
+        self._note_cuts((*step.inputs, *step.outputs))
 
     def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
         """The slot of a result, with an array in it: of the arena, or a new one where it leaves the task."""
@@ -241,7 +339,7 @@ class Compiler:
         self._root[v] = v
         if self._last[v] == self._end:
             empty = np.empty if self._nbytes(v) < SMALLEST else LEASES.empty
-            self.calls.append(Call(partial(empty, spec.shape, spec.dtype), (), slot, step))
+            self._first([Call(partial(empty, spec.shape, spec.dtype), (), slot, step)])
             return slot
         self._offset[v] = self._place(i, step, v, overwritable)
         self._static.add(v)
@@ -256,7 +354,7 @@ class Compiler:
             self._out(i, step, part.target, ())
         static = part.target in self._static
         slot = self._slot(v)
-        (self.views if static else self.calls).append(Call(part.of, (self.slots[part.target],), slot, step))
+        self._look([Call(part.of, (self.slots[part.target],), slot, step)], static)
         self._root[v] = part.target
         self._strides[v] = part.of(like(self._types[part.target])).strides
         if static:
@@ -268,7 +366,10 @@ class Compiler:
         (target,) = step.outputs
         for v, part in zip(step.inputs, parts(step, self._types) or (), strict=True):
             if self._root[v] != target:
-                self._call(partial(copy_to, part), (target, v), self._new_slot(), step)
+                at = self._new_slot()
+                self._look([Call(part.of, (self.slots[target],), at, step)], target in self._static)
+                self.calls.append(Call(copied, (at, self.slots[v]), at, step))
+                self._note_cuts((v, v))
 
     def _place(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
         """The place of an input that dies with this step and has the same type, or one of the layout."""
@@ -276,7 +377,8 @@ class Compiler:
             return self._row_of(v, *self._homes[v])
         for u in overwritable:
             alone = sum(self._root[w] == u for w in set(step.inputs)) == 1
-            if u in self._offset and alone and self._last[u] == i and self._types[u] == self._types[v]:
+            fits = self._last[u] == i and self._types[u] == self._types[v]
+            if u in self._offset and alone and fits and (self._stretch is None or self._stretch.has_alone(u)):
                 return self._offset.pop(u)
         return self.layout.take(self._nbytes(v))
 
@@ -293,6 +395,35 @@ class Compiler:
             self._fresh[v] = [self.slots[v]]
         if several:
             self.calls.append(Call(nothing, (), out, None))
+
+
+class _Under:
+    """A stretch under way: the calls from `begin` to `end`, which of them come first, and what the others cut."""
+
+    def __init__(self, found: Stretch, begin: int):
+        self.found, self.begin, self.end = found, begin, begin
+        self.first: set[int] = set()
+        self.cuts: dict[int, tuple[bool, ...] | None] = {}
+        self.copies: list[Place] = []
+        self._done = 0
+        self._read: set[int] = set()
+        self._made: set[int] = set()
+
+    @property
+    def cut(self) -> frozenset[int] | None:
+        """The values of the present step that are cut; None where it is a product of its own."""
+        return self.found.cut[self._done]
+
+    def next(self, step: Step, root: Mapping[int, int]) -> None:
+        """A step is done."""
+        self._read.update([root[v] for v in step.inputs])
+        self._made.update(step.outputs)
+        self._done += 1
+
+    def has_alone(self, v: int) -> bool:
+        """Whether an item can overwrite its part of a value: what the stretch did not make, it may have read in other
+        parts."""
+        return v in self._made or v not in self._read
 
 
 def _seen(step: Step, k: int) -> int | None:

@@ -19,9 +19,9 @@ from distgrad.workers import reference
 from distgrad.workers.backends import Backend
 from distgrad.workers.backends.torch import hand_out, on_cpu
 from distgrad.workers.blocks import picker
+from distgrad.workers.calls import StepFailed
 from distgrad.workers.kernels import lookup
 from distgrad.workers.kernels.torch_fused import FUSED, OVER
-from distgrad.workers.tape import StepFailed
 from distgrad.workers.torch_rules import rewrite
 from distgrad.workers.torch_steps import Work
 from distgrad.workers.watch import Watch

@@ -18,6 +18,7 @@ from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import blas, reference
 from distgrad.workers.arena import ARENAS, Arena
+from distgrad.workers.calls import StepFailed
 from distgrad.workers.compiler import Compiler
 from distgrad.workers.crew import Crew
 from distgrad.workers.kernels.into import INTO
@@ -50,7 +51,8 @@ class Tape:
         made = Compiler(steps, types, reads, gives, crew)
         self._crew = crew
         self._shares = crew.size > 1 and any(step.type in blas.USES_BLAS for step in steps)
-        self.calls = made.calls
+        #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
+        self.calls, self._played = made.calls, made.played()
         self.nbytes = made.layout.size
         self._places = made.places
         self._views = made.views
@@ -60,7 +62,7 @@ class Tape:
         self._count = made.count
         static = [slot for slot, _ in made.fixed]
         static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
-        self._straight = Straight(self.calls, static) if len(self.calls) <= LONGEST else None
+        self._straight = Straight(self._played, static) if len(self._played) <= LONGEST else None
 
     def run(self, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
         arena = ARENAS.take()  # given back after a run that ended well: after another, somebody may still write into it
@@ -80,10 +82,12 @@ class Tape:
     def _play(self, slots: list[Any], watch: Watch | None) -> None:
         step = None
         try:
-            for run, args, out, step in self.calls:
+            for run, args, out, step in self._played if watch is None else self.calls:
                 if watch is not None:
                     watch.before(step)
                 slots[out] = run(*[slots[i] for i in args])
+        except StepFailed:
+            raise
         except Exception as e:
             raise StepFailed(step) from e
 
@@ -93,8 +97,10 @@ class Tape:
             for chunk in chunks:
                 chunk(slots)
                 done += CHUNK
+        except StepFailed:
+            raise
         except Exception as e:
-            raise StepFailed(self.calls[done + failed_at(e.__traceback__)].step) from e
+            raise StepFailed(self._played[done + failed_at(e.__traceback__)].step) from e
 
     def _bound(self, arena: Arena) -> Bound:
         """The slots as a run finds them: constants, places of the arena, and views of both; and the code on them."""
@@ -111,14 +117,6 @@ class Tape:
                 slots[out] = run(*[slots[i] for i in args])
             bound = arena.bound[self] = slots, None if self._straight is None else self._straight.bound(slots)
         return bound
-
-
-class StepFailed(Exception):
-    """A call of a tape raised; the cause is what it raised."""
-
-    def __init__(self, step: Step | None):
-        super().__init__(step)
-        self.step = step
 
 
 def compute(

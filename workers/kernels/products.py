@@ -20,6 +20,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: A piece of fewer multiplications and additions ends before a second thread has begun.
 PIECE_FLOPS = 4 << 20
+#: Rows of a piece where all pieces are equal. Where rows are cut changes bits: BLAS has other code for the last few.
+PIECE_ROWS = 256
 #: Rows and columns that BLAS computes at once.
 TILE = 16
 
@@ -39,16 +41,29 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
     return made
 
 
+def even_pieces(rows: int, count: int) -> int:
+    """Into how many equal pieces `count` threads cut so many rows; 0 if the rows are few, or cannot be cut so. BLAS
+    lays out the second matrix anew for each piece, so there are two for a thread only where they are large.
+
+    >>> even_pieces(1024, 2), even_pieces(512, 2), even_pieces(256, 2)
+    (4, 2, 0)
+    """
+    return next((n for n in (2 * count, count) if rows >= n * PIECE_ROWS and rows % n == 0), 0)
+
+
 def _axis(shape: tuple[int, ...], count: int) -> int:
-    """Where to cut: through a batch that has enough products, else through the longer side of the matrices."""
+    """Where to cut: through a batch that has enough products, else through many rows, else through the longer side of
+    the matrices."""
     for axis, n in enumerate(shape[:-2]):
         if n >= count:
             return axis
+    if even_pieces(shape[-2], count):
+        return len(shape) - 2
     return len(shape) - 2 if shape[-2] >= shape[-1] else len(shape) - 1
 
 
 def _in_pieces(a: Array, b: Array, out: Array, axis: int, count: int) -> None:
-    parts = pieces(out.shape[axis], count, TILE if axis >= out.ndim - 2 else 1)
+    parts = _parts(out.shape, axis, count)
 
     def work(numbers: Iterator[int]) -> None:
         for i in numbers:
@@ -56,6 +71,14 @@ def _in_pieces(a: Array, b: Array, out: Array, axis: int, count: int) -> None:
             np.matmul(_part(a, out, axis, part, 1), _part(b, out, axis, part, 2), out=_cut(out, axis, part))
 
     each(len(parts), work)
+
+
+def _parts(shape: tuple[int, ...], axis: int, count: int) -> tuple[slice, ...]:
+    even = even_pieces(shape[axis], count) if axis == len(shape) - 2 else 0
+    if even:
+        size = shape[axis] // even
+        return tuple([slice(i * size, (i + 1) * size) for i in range(even)])
+    return pieces(shape[axis], count, TILE if axis >= len(shape) - 2 else 1)
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,368 @@
+"""Stretches: steps that each thread takes some rows through, one step after another, without waiting for the others.
+
+Threads that share every step meet at every step: the next one begins when the slowest has ended this one. Most steps of
+a model, though, do not mix the rows of a batch: what a norm, a product with weights or an activation makes of a row
+depends on that row alone. A run of such steps is cut into items along the first axis. An item goes through all of them,
+which is also when its values are still in the cache; threads meet at the end of the stretch. No bit depends on it:
+products are cut where they are cut by themselves, and sums over all rows are made of the same blocks.
+
+What reads all rows, as the gradient of a weight does, waits until the stretch has ended. Products among it are cut into
+pieces, which threads take that have come to the end of the next stretch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad.registry import OPS
+from distgrad.scheduler.cutting import PIECE_FLOPS
+from distgrad.scheduler.memory import VIEWS
+from distgrad.scheduler.program import FUSED, Step
+from distgrad.types import Spec
+from distgrad.workers.blocks import Blocks
+from distgrad.workers.calls import StepFailed
+from distgrad.workers.crew import Crew, Work
+from distgrad.workers.kernels.products import even_pieces
+from distgrad.workers.kernels.sharing import in_turn, shared
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: A stretch ends where it holds so many bytes longer than its steps one by one would.
+HELD = 8 << 20
+#: A step that makes no more than this can be done before a stretch or after it, on one thread.
+LITTLE = 1 << 16
+
+
+class Stretch(NamedTuple):
+    """The steps from `start` to `stop` run in `count` items of an axis of length `lead`. For each step, by its place,
+    the values of it that are cut; None where it is a product of its own, which threads share in pieces."""
+
+    start: int
+    stop: int
+    lead: int
+    count: int
+    cut: tuple[frozenset[int] | None, ...]
+
+
+def stretches(
+    steps: Sequence[Step],
+    types: Sequence[Spec],
+    last: Mapping[int, int],
+    threads: int,
+    blocks: Callable[[Step], Blocks],
+) -> tuple[list[Step], list[Stretch]]:
+    """The steps in an order in which there are stretches, and these. `last` has the last step that sees the memory of
+    each value, `blocks` is how a fused step runs."""
+    if threads == 1 or sum([_is_large(step, types, blocks) for step in steps]) < 2:
+        return list(steps), []
+    held = _held(steps, types, last)
+    order: list[Step] = []
+    found: list[Stretch] = []
+    under_way: _Open | None = None
+    rest = _Rest(types)
+    for i, step in enumerate(steps):
+        if under_way is not None:
+            if under_way.held <= HELD and under_way.takes(step):
+                under_way.held += held[i]
+                continue
+            rest, under_way = under_way.close(order, found), None
+        under_way = _Open.at(step, types, threads, blocks, rest)
+        if under_way is None and not rest.lets_pass(step):
+            if rest.takes(step):
+                continue
+            rest = rest.put(order, found)
+            under_way = _Open.at(step, types, threads, blocks, rest)
+        if under_way is None:
+            order.append(step)
+        else:
+            under_way.held, rest = held[i], _Rest(types)
+    if under_way is not None:
+        rest = under_way.close(order, found)
+    rest.put(order, found)
+    return order, found
+
+
+def _held(steps: Sequence[Step], types: Sequence[Spec], last: Mapping[int, int]) -> list[int]:
+    """The bytes that each step would let go of, but for those that its own results can have."""
+    held = [0] * len(steps)
+    for i, step in enumerate(steps):
+        for v in step.outputs:
+            if step.type not in VIEWS and step.type != "Const" and last[v] < len(steps):
+                held[last[v]] += _nbytes(types[v])
+                if step.type == FUSED:
+                    held[i] -= _nbytes(types[v])
+    return [max(n, 0) for n in held]
+
+
+def _nbytes(spec: Spec) -> int:
+    return spec.dtype.itemsize * math.prod(spec.shape)
+
+
+def _is_large(step: Step, types: Sequence[Spec], blocks: Callable[[Step], Blocks]) -> bool:
+    """Whether threads would share the step by itself."""
+    if step.type == FUSED:
+        return blocks(step).shared
+    if step.type != "MatMul":
+        return False
+    (out,) = step.outputs
+    depth = types[step.inputs[0]].shape[-2 if step.attrs["transpose_a"] else -1]
+    return math.prod(types[out].shape) * depth >= PIECE_FLOPS
+
+
+def _is_product(step: Step) -> bool:
+    return step.type == "MatMul" and OPS[step.type].kernel is None
+
+
+def _is_little(step: Step, types: Sequence[Spec]) -> bool:
+    return all(_nbytes(types[v]) <= LITTLE for v in (*step.inputs, *step.outputs))
+
+
+class _Rest:
+    """What a stretch leaves to be done with the next one: products of all rows, and what reads those."""
+
+    def __init__(self, types: Sequence[Spec], products: Sequence[Step] = ()):
+        self._types = types
+        self.products = [*products]
+        self.readers: list[Step] = []
+        self.made = {v for step in products for v in step.outputs}
+
+    def lets_pass(self, step: Step) -> bool:
+        """Whether a step that is in no stretch can go first, and is so little that the rest can wait for it."""
+        if not self.made:
+            return True
+        little = step.type == "Const" or step.type in VIEWS or _is_little(step, self._types)
+        return little and not step.after and self.made.isdisjoint(step.inputs)
+
+    def takes(self, step: Step) -> bool:
+        """Whether the step waits with the others: a product, or a view or something little of what they make."""
+        reads = not self.made.isdisjoint(step.inputs)
+        if step.after or not (_is_product(step) or (reads and (step.type in VIEWS or _is_little(step, self._types)))):
+            return False
+        (self.readers if reads else self.products).append(step)
+        self.made.update(step.outputs)
+        return True
+
+    def put(self, order: list[Step], found: list[Stretch]) -> _Rest:
+        """All of it right here, with no stretch to do it in; nothing is left."""
+        count = len(self.products)
+        if count > 1:
+            found.append(Stretch(len(order), len(order) + count, 0, 0, (None,) * count))
+        order += [*self.products, *self.readers]
+        return _Rest(self._types)
+
+
+class _Open:
+    """A stretch under way: the steps in it, those that are done before it, and those that wait for its end."""
+
+    def __init__(
+        self,
+        lead: int,
+        count: int,
+        threads: int,
+        types: Sequence[Spec],
+        blocks: Callable[[Step], Blocks],
+        rest: _Rest,
+    ):
+        self._lead, self._count, self._threads, self._types, self._blocks = lead, count, threads, types, blocks
+        self._rest = rest
+        self._all: list[Step] = []
+        self._before: list[Step] = []
+        self._inside: list[Step] = []
+        self._views: list[Step] = []
+        self._products: list[Step] = []
+        self._later: list[Step] = []
+        self._cut: list[frozenset[int]] = []
+        self._large = 0
+        #: Values that the stretch makes in items; all rows of them at once; what is made of those, or of all items.
+        self._made: set[int] = set()
+        self._whole: set[int] = set()
+        self._after = set(rest.made)
+        self.held = 0
+
+    @staticmethod
+    def at(
+        step: Step, types: Sequence[Spec], threads: int, blocks: Callable[[Step], Blocks], rest: _Rest
+    ) -> _Open | None:
+        """A stretch that begins with a step."""
+        if step.type not in (FUSED, "MatMul", "Concat", "Stack") or _is_little(step, types):
+            return None
+        lead = (step.attrs["space"] if step.type == FUSED else types[step.outputs[0]].shape)[0]
+        for count in (2 * threads, threads):
+            stretch = _Open(lead, count, threads, types, blocks, rest)
+            if lead % count == 0 and stretch.takes(step):
+                return stretch
+        return None
+
+    def takes(self, step: Step) -> bool:
+        """Whether the step is done with the stretch: before it, in it, or after it."""
+        if step.after:
+            return False
+        inputs, is_view = set(step.inputs), step.type in VIEWS
+        late = not self._after.isdisjoint(inputs)
+        touched = late or not (self._made.isdisjoint(inputs) and self._whole.isdisjoint(inputs))
+        if step.type == "Const" or (is_view and not touched):
+            self._before.append(step)
+        elif not late and self._go_in(step, inputs):
+            pass
+        elif not touched and _is_little(step, self._types):
+            self._before.append(step)
+        elif not touched:
+            return False
+        elif is_view and not late:
+            self._views.append(step)
+            self._whole.update(step.outputs)
+        elif not late or is_view or _is_little(step, self._types):
+            (self._products if _is_product(step) and not late else self._later).append(step)
+            self._after.update(step.outputs)
+        else:
+            return False
+        self._all.append(step)
+        return True
+
+    def _go_in(self, step: Step, inputs: set[int]) -> bool:
+        """Whether an item finds what the step reads: parts of what it made itself, and all of what was there before."""
+        cut = self._cut_of(step)
+        if cut is None or not self._whole.isdisjoint(inputs) or not self._made.isdisjoint(inputs - cut):
+            return False
+        self._inside.append(step)
+        self._cut.append(cut)
+        self._large += _is_large(step, self._types, self._blocks)
+        for v in step.outputs:
+            (self._made if v in cut else self._after).add(v)
+        return True
+
+    def close(self, order: list[Step], found: list[Stretch]) -> _Rest:
+        """Put the steps in order; what is left is for the next stretch."""
+        if self._large + len(self._rest.products) < 2:
+            self._rest.put(order, found)
+            order += self._all
+            return _Rest(self._types)
+        order += self._before
+        start, products = len(order), self._rest.products
+        order += [*products, *self._inside]
+        cut = (*[None] * len(products), *self._cut)
+        found.append(Stretch(start, len(order), self._lead, self._count, cut))
+        order += [*self._rest.readers, *self._views]
+        rest = _Rest(self._types, self._products)
+        for step in self._later:
+            if rest.made.isdisjoint(step.inputs):
+                order.append(step)
+            else:
+                rest.readers.append(step)
+                rest.made.update(step.outputs)
+        return rest
+
+    # -- what steps do with items ----------------------------------------------------------------------------------
+
+    def _cut_of(self, step: Step) -> frozenset[int] | None:
+        """The values of a step that are cut where it runs by items; None where it does not."""
+        if step.type == FUSED:
+            cut = self._blocks(step).cut_by_items(self._lead, self._count)
+            values = (*step.inputs, *step.outputs)
+            return None if cut is None else frozenset([v for v, is_cut in zip(values, cut, strict=True) if is_cut])
+        if OPS[step.type].kernel is not None:
+            return None
+        if step.type == "MatMul":
+            return self._product(step)
+        return frozenset((*step.inputs, *step.outputs)) if self._keeps_items(step) else None
+
+    def _product(self, step: Step) -> frozenset[int] | None:
+        a, b = (self._types[v].shape for v in step.inputs)
+        (out,) = step.outputs
+        shape, lead = self._types[out].shape, self._lead
+        if shape[0] != lead or self._types[out].dtype.char not in "fdFD":
+            return None
+        if len(shape) == 2 or len(b) == 2:  # rows of the first, as the product is cut by itself, times the second
+            large = _is_large(step, self._types, self._blocks)
+            pieces = even_pieces(math.prod(shape[:-1]), self._threads) if large else 1
+            fits = len(a) == len(shape) and not step.attrs["transpose_a"] and pieces == self._count
+            return frozenset((step.inputs[0], out)) if fits and step.inputs[0] != step.inputs[1] else None
+        cut = [v for v, x in zip(step.inputs, (a, b), strict=True) if len(x) == len(shape) and x[0] == lead]
+        return frozenset((*cut, out)) if cut else None
+
+    def _keeps_items(self, step: Step) -> bool:
+        """Whether a step only lays its inputs out anew, and not along the first axis."""
+        lead, kind, attrs = self._lead, step.type, step.attrs
+        if any(self._types[v].shape[:1] != (lead,) for v in (*step.inputs, *step.outputs)):
+            return False
+        if kind == "Transpose":
+            return bool(attrs["axes"][0] == 0)
+        if kind == "StridedSlice":
+            return bool(attrs["index"][:1] == ((0, lead, 1),))
+        return kind == "Reshape" or (kind in ("Concat", "Stack") and attrs["axis"] > 0)
+
+
+class Part(NamedTuple):
+    """A call of a stretch: which of the stretch's arrays it takes, and whether each is cut; `cut` is None for a product
+    of its own."""
+
+    run: Callable[..., Any]
+    arrays: tuple[int, ...]
+    cut: tuple[bool, ...] | None
+    step: Step | None
+
+
+class Together:
+    """The calls of a stretch, called with all their arrays, into which they write. Threads share the items, and then
+    the pieces of products that have nothing to do with them, so that no thread waits for the last item."""
+
+    def __init__(self, parts: Sequence[Part], lead: int, count: int, crew: Crew):
+        self._products = [part for part in parts if part.cut is None]
+        self._parts = [(part, tuple(zip(part.arrays, part.cut, strict=True))) for part in parts if part.cut is not None]
+        self._crew = crew
+        size = lead // count if count else 0
+        self._items = [slice(i * size, (i + 1) * size) for i in range(count if self._parts else 0)]
+
+    def __call__(self, *arrays: Array) -> None:
+        pieces = self._pieces(arrays)
+        sums = [part.run.begin() if isinstance(part.run, Blocks) else [] for part, _ in self._parts]
+        self._crew.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces))
+        for (part, _), made in zip(self._parts, sums, strict=True):
+            if made:
+                part.run.end([arrays[i] for i in part.arrays], made)
+
+    def _pieces(self, arrays: Sequence[Array]) -> list[tuple[Work, int]]:
+        """The pieces into which products cut themselves, instead of what they would do with them."""
+        found: list[tuple[Work, int]] = []
+
+        def later(count: int, work: Work) -> None:
+            found.extend([(work, i) for i in range(count)])
+
+        with shared(self._crew.size, later):
+            for product in self._products:
+                product.run(*[arrays[i] for i in product.arrays])
+        return found
+
+    def _work(
+        self,
+        arrays: Sequence[Array],
+        sums: Sequence[Sequence[Array]],
+        pieces: Sequence[tuple[Work, int]],
+        numbers: Iterator[int],
+    ) -> None:
+        """One thread's share."""
+        count = len(self._items)
+        with shared(1, in_turn):
+            for number in numbers:
+                if number < count:
+                    self._item(number, arrays, sums)
+                else:
+                    work, i = pieces[number - count]
+                    work(iter((i,)))
+
+    def _item(self, number: int, arrays: Sequence[Array], sums: Sequence[Sequence[Array]]) -> None:
+        item = self._items[number]
+        for (part, taken), made in zip(self._parts, sums, strict=True):
+            given = [arrays[i][item] if cut else arrays[i] for i, cut in taken]
+            try:
+                if isinstance(part.run, Blocks):
+                    part.run.item(number, len(self._items), given, made)
+                else:
+                    part.run(*given)
+            except Exception as e:
+                raise StepFailed(part.step) from e
