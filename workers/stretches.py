@@ -211,7 +211,7 @@ class _Open:
             pass
         elif not touched and _is_little(step, self._types):
             self._before.append(step)
-        elif not touched:
+        elif not touched and not _is_product(step):
             return False
         elif is_view and not late:
             self._views.append(step)
