@@ -31,6 +31,18 @@ def tiny_blocks(elements: int = 5) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def tiny_stretches(elements: int = 12) -> Iterator[None]:
+    """Inside, threads take rows through whole stretches of steps, however few rows and elements there are."""
+    with (
+        tiny_blocks(elements),
+        patch("distgrad.scheduler.cutting.FOLDED", 0),
+        patch("distgrad.workers.kernels.products.PIECE_ROWS", 1),
+        patch.multiple("distgrad.workers.stretches", PIECE_FLOPS=1, LITTLE=64),
+    ):
+        yield
+
+
 def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
     """The program that a session runs, before steps are fused."""
     return optimize(lower(fetches, feeds), evaluate)

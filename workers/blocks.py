@@ -99,7 +99,7 @@ class Blocks:
                 return None
         return tuple([seen.get(i, False) for i in range(self._arrays)])
 
-    def item(self, number: int, count: int, arrays: Sequence[Array], parts: Sequence[Array]) -> None:
+    def item(self, number: int, count: int, parts: Sequence[Array], *arrays: Array) -> None:
         """One of `count` items, of arrays that are cut already."""
         rows = self._rows // count
         views = [

@@ -138,7 +138,7 @@ class Compiler:
         """The call that was added last reads or makes these values; a stretch cuts some of them."""
         if self._stretch is not None:
             cut = self._stretch.cut
-            self._stretch.cuts[len(self.calls) - 1] = None if cut is None else tuple([v in cut for v in values])
+            self._stretch.cuts[len(self.calls) - 1] = None if cut is None else tuple([cut.get(v) for v in values])
 
     def _blocks_of(self, step: Step) -> Blocks:
         if id(step) not in self._blocks:
@@ -403,15 +403,15 @@ class _Under:
     def __init__(self, found: Stretch, begin: int):
         self.found, self.begin, self.end = found, begin, begin
         self.first: set[int] = set()
-        self.cuts: dict[int, tuple[bool, ...] | None] = {}
+        self.cuts: dict[int, tuple[int | None, ...] | None] = {}
         self.copies: list[Place] = []
         self._done = 0
         self._read: set[int] = set()
         self._made: set[int] = set()
 
     @property
-    def cut(self) -> frozenset[int] | None:
-        """The values of the present step that are cut; None where it is a product of its own."""
+    def cut(self) -> Mapping[int, int] | None:
+        """The values of the present step that are cut, with the axis; None where it is a product of its own."""
         return self.found.cut[self._done]
 
     def next(self, step: Step, root: Mapping[int, int]) -> None:

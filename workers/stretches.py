@@ -23,7 +23,7 @@ from distgrad.registry import OPS
 from distgrad.scheduler.cutting import PIECE_FLOPS
 from distgrad.scheduler.memory import VIEWS
 from distgrad.scheduler.program import FUSED, Step
-from distgrad.types import Spec
+from distgrad.types import Shape, Spec
 from distgrad.workers.blocks import Blocks
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.crew import Crew, Work
@@ -40,13 +40,13 @@ LITTLE = 1 << 16
 
 class Stretch(NamedTuple):
     """The steps from `start` to `stop` run in `count` items of an axis of length `lead`. For each step, by its place,
-    the values of it that are cut; None where it is a product of its own, which threads share in pieces."""
+    along which axes its values are cut; None where it is a product of its own, which threads share in pieces."""
 
     start: int
     stop: int
     lead: int
     count: int
-    cut: tuple[frozenset[int] | None, ...]
+    cut: tuple[Mapping[int, int] | None, ...]
 
 
 def stretches(
@@ -139,9 +139,10 @@ class _Rest:
         return little and not step.after and self.made.isdisjoint(step.inputs)
 
     def takes(self, step: Step) -> bool:
-        """Whether the step waits with the others: a product, or a view or something little of what they make."""
+        """Whether the step waits with the others: one more product, or a view or something little of what they make."""
         reads = not self.made.isdisjoint(step.inputs)
-        if step.after or not (_is_product(step) or (reads and (step.type in VIEWS or _is_little(step, self._types)))):
+        fits = step.type in VIEWS or _is_little(step, self._types) if reads else _is_product(step)
+        if step.after or not fits:
             return False
         (self.readers if reads else self.products).append(step)
         self.made.update(step.outputs)
@@ -176,10 +177,11 @@ class _Open:
         self._views: list[Step] = []
         self._products: list[Step] = []
         self._later: list[Step] = []
-        self._cut: list[frozenset[int]] = []
+        self._cut: list[Mapping[int, int]] = []
         self._large = 0
-        #: Values that the stretch makes in items; all rows of them at once; what is made of those, or of all items.
-        self._made: set[int] = set()
+        #: Values that the stretch makes in items, with the axis; all rows of them at once; what is made of those, or of
+        #: all items.
+        self._made: dict[int, int] = {}
         self._whole: set[int] = set()
         self._after = set(rest.made)
         self.held = 0
@@ -191,10 +193,10 @@ class _Open:
         """A stretch that begins with a step."""
         if step.type not in (FUSED, "MatMul", "Concat", "Stack") or _is_little(step, types):
             return None
-        lead = (step.attrs["space"] if step.type == FUSED else types[step.outputs[0]].shape)[0]
+        shape = step.attrs["space"] if step.type == FUSED else types[step.outputs[0]].shape
         for count in (2 * threads, threads):
-            stretch = _Open(lead, count, threads, types, blocks, rest)
-            if lead % count == 0 and stretch.takes(step):
+            stretch = _Open(shape[0] if shape else 1, count, threads, types, blocks, rest)
+            if stretch.takes(step):
                 return stretch
         return None
 
@@ -204,7 +206,7 @@ class _Open:
             return False
         inputs, is_view = set(step.inputs), step.type in VIEWS
         late = not self._after.isdisjoint(inputs)
-        touched = late or not (self._made.isdisjoint(inputs) and self._whole.isdisjoint(inputs))
+        touched = late or not (self._made.keys().isdisjoint(inputs) and self._whole.isdisjoint(inputs))
         if step.type == "Const" or (is_view and not touched):
             self._before.append(step)
         elif not late and self._go_in(step, inputs):
@@ -216,7 +218,7 @@ class _Open:
         elif is_view and not late:
             self._views.append(step)
             self._whole.update(step.outputs)
-        elif not late or is_view or _is_little(step, self._types):
+        elif (not late and step.type != FUSED) or is_view or _is_little(step, self._types):
             (self._products if _is_product(step) and not late else self._later).append(step)
             self._after.update(step.outputs)
         else:
@@ -226,14 +228,14 @@ class _Open:
 
     def _go_in(self, step: Step, inputs: set[int]) -> bool:
         """Whether an item finds what the step reads: parts of what it made itself, and all of what was there before."""
-        cut = self._cut_of(step)
-        if cut is None or not self._whole.isdisjoint(inputs) or not self._made.isdisjoint(inputs - cut):
+        cut = self._cut_of(step) if self._whole.isdisjoint(inputs) else None
+        if cut is None or any(v in self._made and self._made[v] != cut.get(v) for v in inputs):
             return False
         self._inside.append(step)
         self._cut.append(cut)
         self._large += _is_large(step, self._types, self._blocks)
-        for v in step.outputs:
-            (self._made if v in cut else self._after).add(v)
+        self._made.update((v, cut[v]) for v in step.outputs if v in cut)
+        self._after.update(v for v in step.outputs if v not in cut)
         return True
 
     def close(self, order: list[Step], found: list[Stretch]) -> _Rest:
@@ -259,19 +261,17 @@ class _Open:
 
     # -- what steps do with items ----------------------------------------------------------------------------------
 
-    def _cut_of(self, step: Step) -> frozenset[int] | None:
-        """The values of a step that are cut where it runs by items; None where it does not."""
+    def _cut_of(self, step: Step) -> Mapping[int, int] | None:
+        """Along which axes values of a step are cut where it runs by items; None where it does not."""
         if step.type == FUSED:
             cut = self._blocks(step).cut_by_items(self._lead, self._count)
             values = (*step.inputs, *step.outputs)
-            return None if cut is None else frozenset([v for v, is_cut in zip(values, cut, strict=True) if is_cut])
-        if OPS[step.type].kernel is not None:
+            return None if cut is None else {v: 0 for v, is_cut in zip(values, cut, strict=True) if is_cut}
+        if OPS[step.type].kernel is not None or self._lead % self._count:
             return None
-        if step.type == "MatMul":
-            return self._product(step)
-        return frozenset((*step.inputs, *step.outputs)) if self._keeps_items(step) else None
+        return self._product(step) if step.type == "MatMul" else self._laid_out(step)
 
-    def _product(self, step: Step) -> frozenset[int] | None:
+    def _product(self, step: Step) -> Mapping[int, int] | None:
         a, b = (self._types[v].shape for v in step.inputs)
         (out,) = step.outputs
         shape, lead = self._types[out].shape, self._lead
@@ -281,30 +281,66 @@ class _Open:
             large = _is_large(step, self._types, self._blocks)
             pieces = even_pieces(math.prod(shape[:-1]), self._threads) if large else 1
             fits = len(a) == len(shape) and not step.attrs["transpose_a"] and pieces == self._count
-            return frozenset((step.inputs[0], out)) if fits and step.inputs[0] != step.inputs[1] else None
+            return {step.inputs[0]: 0, out: 0} if fits and step.inputs[0] != step.inputs[1] else None
         cut = [v for v, x in zip(step.inputs, (a, b), strict=True) if len(x) == len(shape) and x[0] == lead]
-        return frozenset((*cut, out)) if cut else None
+        return dict.fromkeys((*cut, out), 0) if cut else None
 
-    def _keeps_items(self, step: Step) -> bool:
-        """Whether a step only lays its inputs out anew, and not along the first axis."""
-        lead, kind, attrs = self._lead, step.type, step.attrs
-        if any(self._types[v].shape[:1] != (lead,) for v in (*step.inputs, *step.outputs)):
-            return False
-        if kind == "Transpose":
-            return bool(attrs["axes"][0] == 0)
-        if kind == "StridedSlice":
-            return bool(attrs["index"][:1] == ((0, lead, 1),))
-        return kind == "Reshape" or (kind in ("Concat", "Stack") and attrs["axis"] > 0)
+    def _laid_out(self, step: Step) -> Mapping[int, int] | None:
+        """Of a step that only lays its inputs out anew, if items stay apart."""
+        axes = {self._made.get(v, 0) for v in step.inputs}
+        axis = axes.pop() if len(axes) == 1 else -1
+        if axis < 0 or any(self._types[v].shape[axis : axis + 1] != (self._lead,) for v in step.inputs):
+            return None
+        moved = _axis_after(step, axis, [self._types[v].shape for v in (step.inputs[0], step.outputs[0])])
+        if moved is None:
+            return None
+        return {**dict.fromkeys(step.inputs, axis), **dict.fromkeys(step.outputs, moved)}
+
+
+def _axis_after(step: Step, axis: int, shapes: Sequence[Shape]) -> int | None:
+    """Where an axis of the inputs is in the outputs, whole and in its order; None where it is not."""
+    attrs = step.attrs
+    match step.type:
+        case "Identity" | "StopGradient" | "PreventGradient":
+            return axis
+        case "Transpose":
+            return int(attrs["axes"].index(axis))
+        case "Reshape":
+            before, (old, new) = math.prod(shapes[0][:axis]), shapes
+            return next((k for k, n in enumerate(new) if n == old[axis] and math.prod(new[:k]) == before), None)
+        case "StridedSlice":
+            return _axis_after_slice(attrs["index"], axis, shapes[0][axis])
+        case "Concat" | "Split":
+            return axis if attrs["axis"] != axis else None
+        case "Unstack":
+            return axis - (attrs["axis"] < axis) if attrs["axis"] != axis else None
+        case "Stack":
+            return axis + (attrs["axis"] <= axis)
+    return None
+
+
+def _axis_after_slice(index: Sequence[Any], axis: int, length: int) -> int | None:
+    """An index has one item for each axis, and None for each new one."""
+    old = new = 0
+    for item in index:
+        if item is not None and old == axis:
+            return new if item == (0, length, 1) else None
+        old += item is not None
+        new += not isinstance(item, int)
+    return None
 
 
 class Part(NamedTuple):
-    """A call of a stretch: which of the stretch's arrays it takes, and whether each is cut; `cut` is None for a product
-    of its own."""
+    """A call of a stretch: which of the stretch's arrays it takes, and along which axis each is cut, if it is; `cut` is
+    None for a product of its own."""
 
     run: Callable[..., Any]
     arrays: tuple[int, ...]
-    cut: tuple[bool, ...] | None
+    cut: tuple[int | None, ...] | None
     step: Step | None
+
+
+_ALL = (slice(None),) * 64
 
 
 class Together:
@@ -326,23 +362,23 @@ class Together:
             if made:
                 part.run.end([arrays[i] for i in part.arrays], made)
 
-    def _pieces(self, arrays: Sequence[Array]) -> list[tuple[Work, int]]:
+    def _pieces(self, arrays: Sequence[Array]) -> list[Callable[[], None]]:
         """The pieces into which products cut themselves, instead of what they would do with them."""
-        found: list[tuple[Work, int]] = []
+        found: list[Callable[[], None]] = []
 
         def later(count: int, work: Work) -> None:
-            found.extend([(work, i) for i in range(count)])
+            found.extend([partial(work, iter((i,))) for i in range(count)])
 
         with shared(self._crew.size, later):
-            for product in self._products:
-                product.run(*[arrays[i] for i in product.arrays])
+            for part in self._products:
+                _run(part.step, part.run, [arrays[i] for i in part.arrays])
         return found
 
     def _work(
         self,
         arrays: Sequence[Array],
         sums: Sequence[Sequence[Array]],
-        pieces: Sequence[tuple[Work, int]],
+        pieces: Sequence[Callable[[], None]],
         numbers: Iterator[int],
     ) -> None:
         """One thread's share."""
@@ -352,17 +388,18 @@ class Together:
                 if number < count:
                     self._item(number, arrays, sums)
                 else:
-                    work, i = pieces[number - count]
-                    work(iter((i,)))
+                    pieces[number - count]()
 
     def _item(self, number: int, arrays: Sequence[Array], sums: Sequence[Sequence[Array]]) -> None:
         item = self._items[number]
         for (part, taken), made in zip(self._parts, sums, strict=True):
-            given = [arrays[i][item] if cut else arrays[i] for i, cut in taken]
-            try:
-                if isinstance(part.run, Blocks):
-                    part.run.item(number, len(self._items), given, made)
-                else:
-                    part.run(*given)
-            except Exception as e:
-                raise StepFailed(part.step) from e
+            given = [arrays[i] if axis is None else arrays[i][(*_ALL[:axis], item)] for i, axis in taken]
+            run = partial(part.run.item, number, len(self._items), made) if isinstance(part.run, Blocks) else part.run
+            _run(part.step, run, given)
+
+
+def _run(step: Step | None, run: Callable[..., Any], arrays: Sequence[Array]) -> None:
+    try:
+        run(*arrays)
+    except Exception as e:
+        raise StepFailed(step) from e
