@@ -132,9 +132,8 @@ def test_products_that_threads_do_not_share_have_their_bits_beside_those_that_th
     shapes = [(8, 128, 64), (64, 256), (256, 64), (64, 40)]
     program = lowered(lambda x, up, down, few: dg.tanh(dg.tanh(x @ up) @ down) @ few, *shapes, dtype="float32")
     feeds = [some(*shape).astype("float32") for shape in shapes]
-    tape = compiled(program, crew(2))
-    assert played(tape)
-    assert_bits(run(tape, feeds), run(plain(program), feeds))
+    assert found_in(program) == [["MatMul", "Tanh", "MatMul"]]
+    assert_bits(run(compiled(program, crew(2)), feeds), run(plain(program), feeds))
 
 
 def test_who_looks_on_sees_single_steps_with_the_same_bits() -> None:
@@ -329,14 +328,12 @@ def test_a_square_matrix_times_itself_is_read_in_rows_and_whole() -> None:
 # -- what is found -----------------------------------------------------------------------------------------------
 
 
-def found_in(program: Program) -> tuple[list[str], list[list[str]]]:
-    """The types of all steps in their order, and of those of each stretch; in brackets what is shared in pieces."""
-    tape = compiled(program, FORWARDS)
-    types = [
-        [*[f"[{part.step.type}]" for part in together._products], *[_name(part.step) for part, _ in together._parts]]
-        for together in played(tape)
+def found_in(program: Program) -> list[list[str]]:
+    """The types of the steps of each stretch; in brackets what is shared in pieces."""
+    return [
+        [*[f"[{_name(part.step)}]" for part in together._products], *[_name(part.step) for part, _ in together._parts]]
+        for together in played(compiled(program, FORWARDS))
     ]
-    return [call.step.type for call in tape.calls if call.step is not None], types
 
 
 def _name(step: Any) -> str:
@@ -352,7 +349,7 @@ LAYERS = ((LEAD, 4, 4), (4, 4), (4,), (4, 4))
 
 def test_products_and_what_is_between_them_are_one_stretch() -> None:
     with tiny_stretches():
-        assert found_in(lowered(layers, *LAYERS))[1] == [["MatMul", "Add+Tanh", "MatMul"]]
+        assert found_in(lowered(layers, *LAYERS)) == [["MatMul", "Add+Tanh", "MatMul"]]
 
 
 def test_gradients_of_weights_are_done_with_the_next_stretch() -> None:
@@ -363,25 +360,34 @@ def test_gradients_of_weights_are_done_with_the_next_stretch() -> None:
 
     with tiny_stretches():
         program = lowered(gradients, *LAYERS)
-        found = found_in(program)[1]
+        found = found_in(program)
         assert [name for each in found for name in each].count("[MatMul]") == 2
         with patch.object(stretches, "HELD", 0):
-            more = found_in(program)[1]
+            more = found_in(program)
     assert found[-1] == ["[MatMul]", "[MatMul]"]
     assert any("[MatMul]" in each and each[-1] != "[MatMul]" for each in more)
+
+
+def test_what_reads_the_gradient_of_a_weight_waits_for_it() -> None:
+    def gradients(x: Any, *weights: Any) -> list[Any]:
+        return [dg.exp(dg.sum(dg.exp(g))) for g in dg.gradients(dg.sum(layers(x, *weights) ** 2), [*weights])]
+
+    for little in (0, 64, 256):
+        with tiny_stretches(), patch.multiple(stretches, HELD=0, LITTLE=little):
+            check(lowered(gradients, *LAYERS), [some(*shape) for shape in LAYERS])
 
 
 @pytest.mark.parametrize("rows", [3, 6, 7])
 def test_rows_that_cannot_be_cut_evenly_are_in_no_stretch(rows: int) -> None:
     """Six rows can be cut for two threads, one item for each; seven and three cannot."""
     with tiny_stretches():
-        found = found_in(lowered(layers, (rows, 4), *LAYERS[1:]))[1]
+        found = found_in(lowered(layers, (rows, 4), *LAYERS[1:]))
     assert bool(found) == (rows == 6)
 
 
 def test_a_step_that_mixes_rows_ends_a_stretch() -> None:
     with tiny_stretches():
-        found = found_in(lowered(lambda x, w, b, v: layers(dg.flip(layers(x, w, b, v), 0) * 2, w, b, v), *LAYERS))[1]
+        found = found_in(lowered(lambda x, w, b, v: layers(dg.flip(layers(x, w, b, v), 0) * 2, w, b, v), *LAYERS))
     assert [len(each) for each in found] == [3, 4]
 
 
