@@ -25,7 +25,8 @@ from distgrad.workers.crew import Crew
 from distgrad.workers.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.into import INTO, into_of
-from distgrad.workers.stretches import Part, Stretch, Together, stretches
+from distgrad.workers.stretches import Stretch, stretches
+from distgrad.workers.together import Part, Together
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -125,7 +126,7 @@ class Compiler:
             Part(call.run, tuple([slots[slot] for slot in call.args]), stretch.cuts[k], call.step)
             for k, call in zip(parts, calls, strict=True)
         ]
-        run = Together(together, stretch.found.lead, stretch.found.count, self._crew)
+        run = Together(together, stretch.found.lead, stretch.found.items, self._crew)
         return [Call(run, tuple(slots), self._new_slot(), calls[0].step)]
 
     def _first(self, calls: Sequence[Call]) -> None:
