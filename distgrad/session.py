@@ -68,7 +68,8 @@ class Session:
             default.
         gpus: (Ray) GPUs to start Ray with.
         object_store_memory: (Ray) bytes of the object store to start Ray with.
-        in_flight: (Ray) tasks that Ray has at the same time; more wait here.
+        in_flight: (Ray) tasks that Ray has at the same time; more wait here. Fewer where their results would fill the
+            object store.
         attempts: (Ray) how often a task is tried whose process or node dies.
         task_timeout: (Ray) seconds after which a task is taken for hung, and run again.
         trace: record runs: when and where tasks ran, and what their ops took, which costs a few percent. True, or the
