@@ -60,6 +60,7 @@ class Blocks:
         self.body = joined(step, types)
         body = _Body(step, self.body, types)
         self._crew = crew
+        self._types, self._inputs, self._rank = types, step.inputs, len(step.attrs["space"])
         self._lead = step.attrs["space"][0] if step.attrs["split"] else 0
         self._rows = body.rows
         self._cuts, self._folds, self._scratch, self._calls = body.cuts, body.folds, body.scratch, body.calls
@@ -88,10 +89,23 @@ class Blocks:
             out = arrays[fold.output]
             out[...] = (total if fold.divisor is None else total / fold.divisor).reshape(out.shape)
 
+    def overwritable(self, v: int) -> list[int]:
+        """The inputs in whose place this output can be written: all that reads them comes before, in the same block. A
+        result of lower rank than the space has rows where an input of its shape may be read whole."""
+        at = next(i for i, inner in enumerate(self.body) if v in inner.outputs)
+        if len(self._types[v].shape) < self._rank:
+            return []
+        last = {u: i for i, inner in enumerate(self.body) for u in inner.inputs}
+        meanwhile = entry_of(self.body[at], self._types).overlap
+        return [u for u in self._inputs if last[u] < at or (last[u] == at and meanwhile)]
+
     def cut_by_items(self, lead: int, count: int) -> tuple[bool, ...] | None:
         """Whether the step can run as `count` equal items of the space's first axis, which has length `lead`: for each
-        array if it is cut then. Reductions over rows must find their blocks whole."""
+        array if it is cut then. Reductions over rows must find their blocks whole. Complex products must not be cut:
+        NumPy computes the last ones of an array by other code."""
         if self._lead != lead or lead % count or (self._folds and self._rows // count % self._height):
+            return None
+        if any(self._types[v].dtype.kind == "c" for inner in self.body for v in inner.outputs):
             return None
         seen: dict[int, bool] = {}
         for cut in self._cuts:

@@ -75,17 +75,18 @@ class Compiled:
         assert cause is not None
         if step is not None and not isinstance(cause, Stopped):
             if step.body:
-                step = self._culprit(given) or step
+                cause, step = self._culprit(given, cause, step)
             reference.note(cause, step, [self._types[v] for v in step.inputs])
         return cause
 
-    def _culprit(self, given: Sequence[Array]) -> Step | None:
-        """The step inside of a fused one that fails: it is found by running all of the task step by step."""
+    def _culprit(self, given: Sequence[Array], cause: BaseException, failed: Step) -> tuple[BaseException, Step]:
+        """The step inside of a fused one that failed, and what it raised. It is found by running the task step by step:
+        where threads took rows through many steps, another one may fail first, and is the one to tell of."""
         values = dict(zip(self._reads, given, strict=True))
         for step in self._steps:
             for each in step.body or (step,):
                 try:
                     reference.run_steps((each,), self._types, values)
-                except Exception:
-                    return each
-        return None
+                except Exception as e:
+                    return (cause if step is failed else e), each
+        return cause, failed

@@ -63,6 +63,9 @@ class Compiler:
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._last = self._last_uses(steps)
+        self._dying: dict[int, list[int]] = {}  # the values whose memory each step is the last to see
+        for v, i in self._last.items():
+            self._dying.setdefault(i, []).append(v)
         inside = {v for v, i in self._last.items() if i < self._end}
         self._homes = small_terms(steps, types, inside)
         self._tables: dict[int, int] = {}  # sums whose terms lie in a table of their own: where it begins
@@ -75,9 +78,9 @@ class Compiler:
                 self._stretch = _Under(ahead[i], len(self.calls))
             self._add(i, step)
             if self._stretch is None:
-                self._let_go(i, i + 1, (step,))
+                self._let_go(i, i + 1)
             elif i + 1 == self._stretch.found.stop:
-                self._end_stretch(steps)
+                self._end_stretch()
             else:
                 self._stretch.next(step, self._root)
 
@@ -93,7 +96,7 @@ class Compiler:
 
     # -- stretches -------------------------------------------------------------------------------------------------
 
-    def _end_stretch(self, steps: Sequence[Step]) -> None:
+    def _end_stretch(self) -> None:
         """What a stretch has used is let go at its end: an item may have it when another does not need it any more."""
         assert self._stretch is not None
         stretch, self._stretch = self._stretch, None
@@ -101,8 +104,7 @@ class Compiler:
         self._stretches.append(stretch)
         for place in stretch.copies:
             self._give_back(place)
-        start, stop = stretch.found.start, stretch.found.stop
-        self._let_go(start, stop, steps[start:stop])
+        self._let_go(stretch.found.start, stretch.found.stop)
 
     def _as_one(self, stretch: _Under) -> list[Call]:
         made: list[Call] = []
@@ -164,11 +166,9 @@ class Compiler:
             last[root.get(v, v)] = self._end
         return {**last, **{v: last[r] for v, r in root.items()}}
 
-    def _let_go(self, start: int, stop: int, steps: Sequence[Step]) -> None:
-        """Let go of what these steps, from `start` to `stop`, were the last to use."""
-        for v in dict.fromkeys([self._root[v] for step in steps for v in (*step.inputs, *step.outputs)]):
-            if not start <= self._last[v] < stop:
-                continue
+    def _let_go(self, start: int, stop: int) -> None:
+        """Let go of what the steps from `start` to `stop` were the last to use."""
+        for v in [v for i in range(start, stop) for v in self._dying.pop(i, ()) if self._root[v] == v]:
             if v in self._offset:
                 self.layout.give(self._offset.pop(v), self._nbytes(v))
             elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
@@ -328,7 +328,7 @@ class Compiler:
     def _fused(self, i: int, step: Step) -> None:
         run = self._blocks_of(step)
         for v in step.outputs:
-            self._out(i, step, v, _overwritable(step, run.body, v, self._types))
+            self._out(i, step, v, run.overwritable(v))
         self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body)
         self._note_cuts((*step.inputs, *step.outputs))
 
@@ -442,14 +442,3 @@ def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
         return not as_it_is or 1 in types[step.outputs[0]].shape[-2:]
     entry = into_of(step.type)
     return entry is None or not entry.exact
-
-
-def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec]) -> list[int]:
-    """The inputs of a fused step in whose place this output can be written: all that reads them comes before, in the
-    same block. A result of lower rank than the space has rows where an input of its shape may be read whole."""
-    at = next(i for i, inner in enumerate(body) if v in inner.outputs)
-    if len(types[v].shape) < len(step.attrs["space"]):
-        return []
-    last = {u: i for i, inner in enumerate(body) for u in inner.inputs}
-    meanwhile = entry_of(body[at], types).overlap
-    return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]

@@ -13,7 +13,7 @@ pieces, which threads take that have come to the end of the next stretch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from distgrad.registry import OPS
@@ -24,8 +24,9 @@ from distgrad.types import Shape, Spec
 from distgrad.workers.blocks import Blocks
 from distgrad.workers.kernels.products import even_pieces
 
-#: A stretch ends where it holds so many bytes longer than its steps one by one would.
-HELD = 8 << 20
+#: A stretch ends where it holds more bytes than its steps one by one would: this share of what the task
+#: holds at its peak, but at least and at most so many.
+LEAST_HELD, HELD, SHARE = 4 << 20, 16 << 20, 0.15
 #: A step that makes no more than this can be done before a stretch or after it, on one thread.
 LITTLE = 1 << 16
 
@@ -50,76 +51,116 @@ def stretches(
 ) -> tuple[list[Step], list[Stretch]]:
     """The steps in an order in which there are stretches, and these. `last` has the last step that sees the memory of
     each value, `blocks` is how a fused step runs."""
-    if threads == 1 or sum([_is_large(step, types, blocks) for step in steps]) < 2:
+    task = _Task(types, threads, blocks)
+    if threads == 1 or sum([task.is_large(step) for step in steps]) < 2:
         return list(steps), []
-    held = _held(steps, types, last)
+    freed = task.freed(steps, last)
     order: list[Step] = []
     found: list[Stretch] = []
     under_way: _Open | None = None
-    rest = _Rest(types)
-    for i, step in enumerate(steps):
+    rest = _Rest(task)
+    for step, held, count in zip(steps, freed, task.counts(steps), strict=True):
         if under_way is not None:
-            if under_way.held <= HELD and under_way.takes(step):
-                under_way.held += held[i]
+            if under_way.held <= task.most and under_way.takes(step, held):
                 continue
-            rest, under_way = under_way.close(order, found), None
-        under_way = _Open.at(step, types, threads, blocks, rest)
+            rest = under_way.close(order, found)
+        under_way = _Open.at(step, held, count, task, rest)
         if under_way is None and not rest.lets_pass(step):
-            if rest.takes(step):
+            if rest.takes(step, held):
                 continue
             rest = rest.put(order, found)
-            under_way = _Open.at(step, types, threads, blocks, rest)
+            under_way = _Open.at(step, held, count, task, rest)
         if under_way is None:
             order.append(step)
         else:
-            under_way.held, rest = held[i], _Rest(types)
+            rest = _Rest(task)
     if under_way is not None:
         rest = under_way.close(order, found)
     rest.put(order, found)
     return order, found
 
 
-def _held(steps: Sequence[Step], types: Sequence[Spec], last: Mapping[int, int]) -> list[int]:
-    """The bytes that each step would let go of, but for those that its own results can have."""
-    held = [0] * len(steps)
-    for i, step in enumerate(steps):
-        for v in step.outputs:
-            if step.type not in VIEWS and step.type != "Const" and last[v] < len(steps):
-                held[last[v]] += _nbytes(types[v])
-                if step.type == FUSED:
-                    held[i] -= _nbytes(types[v])
-    return [max(n, 0) for n in held]
+class _Task:
+    """What steps are to a number of threads."""
 
+    def __init__(self, types: Sequence[Spec], threads: int, blocks: Callable[[Step], Blocks]):
+        self.types, self.threads, self.blocks = types, threads, blocks
+        self.most = HELD
 
-def _nbytes(spec: Spec) -> int:
-    return spec.dtype.itemsize * math.prod(spec.shape)
+    def nbytes(self, v: int) -> int:
+        spec = self.types[v]
+        return spec.dtype.itemsize * math.prod(spec.shape)
 
+    def is_large(self, step: Step) -> bool:
+        """Whether threads would share the step by itself."""
+        if step.type == FUSED:
+            return self.blocks(step).shared
+        if not self.is_product(step):
+            return False
+        depth = self.types[step.inputs[0]].shape[-2 if step.attrs["transpose_a"] else -1]
+        return math.prod(self.types[step.outputs[0]].shape) * depth >= PIECE_FLOPS
 
-def _is_large(step: Step, types: Sequence[Spec], blocks: Callable[[Step], Blocks]) -> bool:
-    """Whether threads would share the step by itself."""
-    if step.type == FUSED:
-        return blocks(step).shared
-    if step.type != "MatMul":
-        return False
-    (out,) = step.outputs
-    depth = types[step.inputs[0]].shape[-2 if step.attrs["transpose_a"] else -1]
-    return math.prod(types[out].shape) * depth >= PIECE_FLOPS
+    def is_product(self, step: Step) -> bool:
+        """Whether it is computed by BLAS into its place. Others are made elsewhere and copied, all of them at once."""
+        known = step.type == "MatMul" and OPS[step.type].kernel is None
+        return known and self.types[step.outputs[0]].dtype.char in "fdFD"
 
+    def is_little(self, step: Step) -> bool:
+        return all(self.nbytes(v) <= LITTLE for v in (*step.inputs, *step.outputs))
 
-def _is_product(step: Step) -> bool:
-    return step.type == "MatMul" and OPS[step.type].kernel is None
+    def pieces(self, step: Step) -> int:
+        """Into how many equal pieces of rows a product of rows with a matrix is cut; 0 for anything else."""
+        if not self.is_product(step) or step.attrs["transpose_a"]:
+            return 0
+        a, b = (len(self.types[v].shape) for v in step.inputs)
+        shape = self.types[step.outputs[0]].shape
+        rows = len(shape) == a and b == 2 and self.is_large(step)
+        return even_pieces(math.prod(shape[:-1]), self.threads) if rows else 0
 
+    def counts(self, steps: Sequence[Step]) -> list[int]:
+        """The items of a stretch that begins with a step: the pieces of the product that comes next."""
+        count, counts = 2 * self.threads, []
+        for step in reversed(steps):
+            count = self.pieces(step) or count
+            counts.append(count)
+        return counts[::-1]
 
-def _is_little(step: Step, types: Sequence[Spec]) -> bool:
-    return all(_nbytes(types[v]) <= LITTLE for v in (*step.inputs, *step.outputs))
+    def freed(self, steps: Sequence[Step], last: Mapping[int, int]) -> list[int]:
+        """The bytes that each step lets go of, but for those where its own results can be. Says what `most` is."""
+        freed, peak, now = [0] * len(steps), 0, 0
+        made: set[int] = set()
+        for i, step in enumerate(steps):
+            seen = step.type in VIEWS or step.type == "Const"
+            inside = [v for v in step.outputs if not seen and last[v] < len(steps)]
+            for v in inside:
+                freed[last[v]] += self.nbytes(v)
+                now += self.nbytes(v)
+            free = {u for u in step.inputs if u in made and last[u] == i} if step.type == FUSED else set()
+            again = sum([self.nbytes(u) for u in self._overwritten(step, inside, free)])
+            peak = max(peak, now - again)
+            now -= freed[i]
+            freed[i] -= again
+            made.update(inside)
+        self.most = min(HELD, max(LEAST_HELD, int(SHARE * peak)))
+        return freed
+
+    def _overwritten(self, step: Step, outputs: Sequence[int], free: set[int]) -> Iterator[int]:
+        for v in outputs if free else ():
+            for u in self.blocks(step).overwritable(v):
+                if u in free and self.types[u] == self.types[v]:
+                    free.remove(u)
+                    yield u
+                    break
 
 
 class _Rest:
-    """What a stretch leaves to be done with the next one: products of all rows, and what reads those."""
+    """What a stretch leaves to be done with the next one: products of all rows, and what reads those. `held` is how
+    many bytes wait for that."""
 
-    def __init__(self, types: Sequence[Spec], products: Sequence[Step] = ()):
-        self._types = types
+    def __init__(self, task: _Task, products: Sequence[Step] = (), held: int = 0):
+        self._task = task
         self.products = [*products]
+        self.held = held
         self.readers: list[Step] = []
         self.made = {v for step in products for v in step.outputs}
 
@@ -127,17 +168,18 @@ class _Rest:
         """Whether a step that is in no stretch can go first, and is so little that the rest can wait for it."""
         if not self.made:
             return True
-        little = step.type == "Const" or step.type in VIEWS or _is_little(step, self._types)
+        little = step.type == "Const" or step.type in VIEWS or self._task.is_little(step)
         return little and not step.after and self.made.isdisjoint(step.inputs)
 
-    def takes(self, step: Step) -> bool:
+    def takes(self, step: Step, held: int) -> bool:
         """Whether the step waits with the others: one more product, or a view or something little of what they make."""
         reads = not self.made.isdisjoint(step.inputs)
-        fits = step.type in VIEWS or _is_little(step, self._types) if reads else _is_product(step)
-        if step.after or not fits:
+        fits = step.type in VIEWS or self._task.is_little(step) if reads else self._task.is_product(step)
+        if step.after or not fits or self.held > self._task.most:
             return False
         (self.readers if reads else self.products).append(step)
         self.made.update(step.outputs)
+        self.held += held
         return True
 
     def put(self, order: list[Step], found: list[Stretch]) -> _Rest:
@@ -146,22 +188,14 @@ class _Rest:
         if count > 1:
             found.append(Stretch(len(order), len(order) + count, 0, 0, (None,) * count))
         order += [*self.products, *self.readers]
-        return _Rest(self._types)
+        return _Rest(self._task)
 
 
 class _Open:
     """A stretch under way: the steps in it, those that are done before it, and those that wait for its end."""
 
-    def __init__(
-        self,
-        lead: int,
-        count: int,
-        threads: int,
-        types: Sequence[Spec],
-        blocks: Callable[[Step], Blocks],
-        rest: _Rest,
-    ):
-        self._lead, self._count, self._threads, self._types, self._blocks = lead, count, threads, types, blocks
+    def __init__(self, lead: int, count: int, task: _Task, rest: _Rest):
+        self._lead, self._count, self._task, self._types = lead, count, task, task.types
         self._rest = rest
         self._all: list[Step] = []
         self._before: list[Step] = []
@@ -176,46 +210,49 @@ class _Open:
         self._made: dict[int, int] = {}
         self._whole: set[int] = set()
         self._after = set(rest.made)
-        self.held = 0
+        #: Bytes that would have been let go by now, and those of them that wait for products.
+        self.held = rest.held
+        self._waiting = 0
 
     @staticmethod
-    def at(
-        step: Step, types: Sequence[Spec], threads: int, blocks: Callable[[Step], Blocks], rest: _Rest
-    ) -> _Open | None:
+    def at(step: Step, held: int, count: int, task: _Task, rest: _Rest) -> _Open | None:
         """A stretch that begins with a step."""
-        if step.type not in (FUSED, "MatMul", "Concat", "Stack") or _is_little(step, types):
+        if step.type not in (FUSED, "MatMul", "Concat", "Stack") or rest.held > task.most or task.is_little(step):
             return None
-        shape = step.attrs["space"] if step.type == FUSED else types[step.outputs[0]].shape
-        for count in (2 * threads, threads):
-            stretch = _Open(shape[0] if shape else 1, count, threads, types, blocks, rest)
-            if stretch.takes(step):
-                return stretch
-        return None
+        shape = step.attrs["space"] if step.type == FUSED else task.types[step.outputs[0]].shape
+        stretch = _Open(shape[0] if shape else 1, count, task, rest)
+        return stretch if stretch.takes(step, held) and stretch._inside else None
 
-    def takes(self, step: Step) -> bool:
+    def takes(self, step: Step, held: int) -> bool:
         """Whether the step is done with the stretch: before it, in it, or after it."""
         if step.after:
             return False
         inputs, is_view = set(step.inputs), step.type in VIEWS
         late = not self._after.isdisjoint(inputs)
         touched = late or not (self._made.keys().isdisjoint(inputs) and self._whole.isdisjoint(inputs))
+        is_product, is_little = self._task.is_product(step), self._task.is_little(step)
         if step.type == "Const" or (is_view and not touched):
             self._before.append(step)
         elif not late and self._go_in(step, inputs):
             pass
-        elif not touched and _is_little(step, self._types):
+        elif not touched and is_little:
             self._before.append(step)
-        elif not touched and not _is_product(step):
+        elif not touched and not is_product:
             return False
         elif is_view and not late:
             self._views.append(step)
             self._whole.update(step.outputs)
-        elif (not late and step.type != FUSED) or is_view or _is_little(step, self._types):
-            (self._products if _is_product(step) and not late else self._later).append(step)
+        elif is_product and not late:
+            self._products.append(step)
+            self._after.update(step.outputs)
+            self._waiting += held
+        elif (not late and step.type != FUSED) or is_view or is_little:
+            self._later.append(step)
             self._after.update(step.outputs)
         else:
             return False
         self._all.append(step)
+        self.held += held
         return True
 
     def _go_in(self, step: Step, inputs: set[int]) -> bool:
@@ -225,7 +262,7 @@ class _Open:
             return False
         self._inside.append(step)
         self._cut.append(cut)
-        self._large += _is_large(step, self._types, self._blocks)
+        self._large += self._task.is_large(step)
         self._made.update((v, cut[v]) for v in step.outputs if v in cut)
         self._after.update(v for v in step.outputs if v not in cut)
         return True
@@ -235,28 +272,28 @@ class _Open:
         if self._large + len(self._rest.products) < 2:
             self._rest.put(order, found)
             order += self._all
-            return _Rest(self._types)
+            return _Rest(self._task)
         order += self._before
         start, products = len(order), self._rest.products
         order += [*products, *self._inside]
         cut = (*[None] * len(products), *self._cut)
         found.append(Stretch(start, len(order), self._lead, self._count, cut))
         order += [*self._rest.readers, *self._views]
-        rest = _Rest(self._types, self._products)
+        rest = _Rest(self._task, self._products, self._waiting)
         for step in self._later:
             if rest.made.isdisjoint(step.inputs):
                 order.append(step)
             else:
                 rest.readers.append(step)
                 rest.made.update(step.outputs)
-        return rest
+        return rest if rest.held <= self._task.most else rest.put(order, found)
 
     # -- what steps do with items ----------------------------------------------------------------------------------
 
     def _cut_of(self, step: Step) -> Mapping[int, int] | None:
         """Along which axes values of a step are cut where it runs by items; None where it does not."""
         if step.type == FUSED:
-            cut = self._blocks(step).cut_by_items(self._lead, self._count)
+            cut = self._task.blocks(step).cut_by_items(self._lead, self._count)
             values = (*step.inputs, *step.outputs)
             return None if cut is None else {v: 0 for v, is_cut in zip(values, cut, strict=True) if is_cut}
         if OPS[step.type].kernel is not None or self._lead % self._count:
@@ -264,16 +301,15 @@ class _Open:
         return self._product(step) if step.type == "MatMul" else self._laid_out(step)
 
     def _product(self, step: Step) -> Mapping[int, int] | None:
+        """Rows of the first, as the product is cut by itself, times all of the second; or products of a batch."""
         a, b = (self._types[v].shape for v in step.inputs)
         (out,) = step.outputs
         shape, lead = self._types[out].shape, self._lead
-        if shape[0] != lead or self._types[out].dtype.char not in "fdFD":
+        if shape[0] != lead or not self._task.is_product(step):
             return None
-        if len(shape) == 2 or len(b) == 2:  # rows of the first, as the product is cut by itself, times the second
-            large = _is_large(step, self._types, self._blocks)
-            pieces = even_pieces(math.prod(shape[:-1]), self._threads) if large else 1
-            fits = len(a) == len(shape) and not step.attrs["transpose_a"] and pieces == self._count
-            return {step.inputs[0]: 0, out: 0} if fits and step.inputs[0] != step.inputs[1] else None
+        if len(b) == 2:
+            fits = self._task.pieces(step) == self._count and step.inputs[0] != step.inputs[1]
+            return {step.inputs[0]: 0, out: 0} if fits else None
         cut = [v for v, x in zip(step.inputs, (a, b), strict=True) if len(x) == len(shape) and x[0] == lead]
         return dict.fromkeys((*cut, out), 0) if cut else None
 
