@@ -41,7 +41,7 @@ WORKS_IN = {
 #: Larger pieces are not kept by the thread that used them.
 KEPT_BYTES = 4 << 20
 #: What one thread of BLAS packs matrices into, at most.
-PACKED_BYTES = 1 << 20
+PACKED_BYTES = 640 << 10
 #: What is kept of a step when its task is compiled: code, views, bookkeeping.
 STEP_BYTES = 7 << 8
 
