@@ -474,6 +474,13 @@ def test_products_that_are_copied_to_their_place_are_not_put_off() -> None:
         assert check(program, arrays)
 
 
+def test_fused_complex_steps_are_in_no_stretch() -> None:
+    """NumPy computes the last complex products of an array by other code, so they must end where they do alone."""
+    with tiny_stretches():
+        assert found_in(lowered(lambda x, w: dg.square(x @ w) * x @ w, (LEAD, 4), (4, 4)))
+        assert not found_in(lowered(lambda x, w: dg.square(x @ w) * x @ w, (LEAD, 4), (4, 4), dtype="complex64"))
+
+
 def test_few_rows_are_one_item_for_each_thread() -> None:
     """512 rows are too few for two: products are cut into as many pieces as there are threads."""
     program = lowered(layers, (512, 64), (64, 512), (512,), (512, 64), dtype="float32")
