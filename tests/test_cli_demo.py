@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -61,8 +62,8 @@ def test_it_writes_the_model_a_report_and_a_trace(done: tuple[Path, str]) -> Non
     assert {task["line"].split(":")[0] for task in plan["tasks"]} == {"model.py"}
 
 
-def test_the_folder_of_an_earlier_demo_is_written_again(done: tuple[Path, str]) -> None:
-    made = demo(done[0], "--steps", "1")
+def test_the_folder_of_an_earlier_demo_is_written_again(done: tuple[Path, str], tmp_path: Path) -> None:
+    made = demo(shutil.copytree(done[0], tmp_path / "copy"), "--steps", "1")
     assert made.returncode == 0, made.stderr
 
 

@@ -10,6 +10,8 @@ import pytest
 import distgrad as dg
 from distgrad.function import MANY_TRACES
 
+from .step_graphs import this_process
+
 RNG = np.random.default_rng(5)
 W = {"a": RNG.standard_normal((3, 4)), "b": RNG.standard_normal(4)}
 X, Y = RNG.standard_normal((7, 3)), RNG.standard_normal((7, 4))
@@ -66,7 +68,7 @@ def test_what_it_gives_can_be_differentiated() -> None:
 def test_bits_do_not_depend_on_the_tasks_of_a_plan() -> None:
     step = dg.data_parallel(dg.value_and_grad(mean_loss), 5)
     whole = step(W, X, Y)
-    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-6):
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-6, cluster=this_process()):
         fine = step(W, X, Y)
     for a, b in zip(_flat(fine), _flat(whole), strict=True):
         np.testing.assert_array_equal(a, b)

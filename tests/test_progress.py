@@ -25,6 +25,8 @@ from distgrad.progress_display import Lines, Live, line
 from distgrad.workers.look import Look
 from distgrad.workers.watch import Watch
 
+from .step_graphs import this_process
+
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +91,7 @@ def test_recording_planning_and_running_are_told_of(monkeypatch: pytest.MonkeyPa
 
 def test_a_run_tells_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
     step = dg.data_parallel(lambda x: dg.sum(dg.tanh(x @ x.T), axis=0), shards=4, reduction="sum")
-    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4):
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, cluster=this_process()):
         found = seen_during(monkeypatch, lambda: step(np.ones((400, 100))))
     run = found[-1]
     assert run.done == run.total

@@ -14,6 +14,8 @@ from distgrad.scheduler.program import CALL, LONG_BODY, MANY_CALLS, Program
 from distgrad.scheduler.stamps import all_steps, expanded_program, is_stamped
 from distgrad.workers import reference
 
+from .step_graphs import this_process
+
 RNG = np.random.default_rng(0)
 WEIGHTS = {f"w{i}": RNG.normal(size=(8, 8)) for i in range(6)}
 ROWS = RNG.normal(size=(2 * MANY_CALLS, 8))
@@ -92,7 +94,7 @@ def test_the_engine_gives_the_bits_of_the_reference(granularity: float | None) -
     f = towers(MANY_CALLS)
     made, values = program(f, WEIGHTS, ROWS)
     expected, _ = reference.run(planner.improved(made, Options().fan_in), values, {})
-    with dg.Session(threads=2, cpus_per_task=1, granularity=granularity):
+    with dg.Session(threads=2, cpus_per_task=1, granularity=granularity, cluster=this_process()):
         value, slopes = f(WEIGHTS, ROWS)
     for a, b in zip([value, *slopes.values()], expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-14)  # fused layer norm reorders

@@ -15,6 +15,8 @@ from jsonschema import Draft202012Validator
 import distgrad as dg
 from distgrad.scheduler import trace
 
+from .step_graphs import this_process
+
 rng = np.random.default_rng(0)
 W, X, Y = rng.normal(size=(40, 200)), rng.normal(size=(800, 40)), rng.normal(size=(800, 200))
 
@@ -26,7 +28,8 @@ def loss(w: Any, x: Any, y: Any) -> Any:
 def recorded(shards: int = 4, runs: int = 2, **options: Any) -> dict[str, Any]:
     """The trace of a step over shards, in as many tasks and their sum."""
     step = dg.data_parallel(dg.value_and_grad(loss), shards=shards)
-    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, trace=True, **options) as session:
+    options |= {"cluster": this_process(), "trace": True}
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, **options) as session:
         for _ in range(runs):
             step(W, X, Y)
         recording = session._planner.recording
@@ -204,7 +207,7 @@ def test_of_a_body_that_is_called_often_the_ops_inside_are_told() -> None:
 
 def test_a_clock_that_goes_wrong_is_set_right_by_the_length_of_the_run() -> None:
     step = dg.data_parallel(dg.value_and_grad(loss), shards=4)
-    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, trace=True) as session:
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, cluster=this_process(), trace=True) as session:
         step(W, X, Y)
         plan, report = step.plan(W, X, Y), session.last_run
     assert report is not None
