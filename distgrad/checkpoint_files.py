@@ -8,48 +8,35 @@ A checkpoint is what its index says, and the index is replaced in one go when ev
 every moment there is the last complete checkpoint, and a directory without an index is none. What the index does not
 name was left by a writer that died, or belonged to the index before, and the next writer removes it. Knows arrays and
 their names, nothing of variables.
+
+What was written is read again before the index before it is replaced: index, names, types and digests, as restoring
+does. Links in the directory are not followed, neither to read nor to write; the directory itself may be reached by one.
+A hard link is the file itself: it is read, and never written to, because files are made anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import json
 import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from distgrad.checkpoint_index import MAX_BYTES, Entry, Index, Refused, UnknownFormat, pack, unpack
+from distgrad.disk import NotPlain, check_plain, open_plain, telling
 from distgrad.errors import CheckpointError
-from distgrad.tensor_files import Array, TensorFile, digest, dtype_of, write_tensors
+from distgrad.tensor_files import Array, TensorFile, digest, write_tensors
 from distgrad.types import Spec, size_of
 
 INDEX, LOCK, DATA = "checkpoint.json", ".lock", "data-"
 #: Swept like data when its writer died.
 _NEW = DATA + INDEX
-FORMAT = 1
 #: A file has as many variables as fit into this, and at least one.
 FILE_BYTES = 1 << 30
 #: What file systems say that have no locks. There it is the user's affair that one process at a time writes.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
-
-
-class Entry(NamedTuple):
-    """A tensor of a checkpoint."""
-
-    file: str
-    spec: Spec
-    sha256: str
-
-
-class Index(NamedTuple):
-    """What a checkpoint consists of."""
-
-    step: int | None
-    metadata: dict[str, Any]
-    entries: dict[str, Entry]
 
 
 # -- writing -----------------------------------------------------------------------------------------------------
@@ -59,10 +46,14 @@ def write(
     path: str, step: int | None, metadata: Mapping[str, Any], specs: Mapping[str, Spec], value: Callable[[str], Array]
 ) -> None:
     """Make this the checkpoint of a directory, in place of any that is there. `value` gives one array at a time."""
-    with locked(path):
+    with telling("the checkpoint was not saved, what was there before is kept", path), locked(path):
         try:
             entries = _write_files(path, DATA + secrets.token_hex(8), specs, value)
-            _replace_index(path, _packed(Index(step, dict(metadata), entries)))
+            _write_index(path, Index(step, dict(metadata), entries))
+            _sync(path)  # the folder of the data is in the directory, before the index that names it
+            os.replace(os.path.join(path, _NEW), os.path.join(path, INDEX))
+            _sync(path)
+            _sync(os.path.dirname(os.path.abspath(path)))
         finally:
             _sweep(path)
 
@@ -93,16 +84,26 @@ def _portions(specs: Mapping[str, Spec]) -> Iterator[list[str]]:
         yield names
 
 
-def _replace_index(path: str, text: str) -> None:
+def _write_index(path: str, index: Index) -> None:
+    """Write the new index beside the old one, and read back all that it stands for."""
     new = os.path.join(path, _NEW)
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
+    with contextlib.suppress(FileNotFoundError):
+        _remove(new)  # of a writer that died, or a link that somebody planted
+    fd = open_plain(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with open(fd, "w", encoding="utf-8") as file:
+        file.write(pack(index))
         file.flush()
         os.fsync(file.fileno())
-    _sync(path)  # the folder of the data is in the directory, before the index that names it
-    os.replace(new, os.path.join(path, INDEX))
-    _sync(path)
-    _sync(os.path.dirname(os.path.abspath(path)))
+    _verify(path, index)
+
+
+def _verify(path: str, index: Index) -> None:
+    """That what was just written can be restored; one tensor at a time, as it was written."""
+    found = read_index(path, _NEW)
+    if found.entries != index.entries or found.step != index.step:
+        raise CheckpointError(f"the new index in {path!r} is not what was written: the disk may be damaged")
+    for _ in _arrays(path, found.entries):
+        pass
 
 
 def _sync(folder: str) -> None:
@@ -120,7 +121,7 @@ def _sweep(path: str) -> None:
         named = {entry.file.partition("/")[0] for entry in read_index(path).entries.values()}
     except FileNotFoundError:
         named = set()
-    except CheckpointError:
+    except (CheckpointError, OSError):
         return
     with contextlib.suppress(OSError):  # what stays takes room, and the next writer tries again
         for name in os.listdir(path):
@@ -129,8 +130,8 @@ def _sweep(path: str) -> None:
 
 
 def _remove(path: str) -> None:
-    if os.path.isdir(path):
-        shutil.rmtree(path)
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)  # which removes links, and follows none
     else:
         os.unlink(path)
 
@@ -158,7 +159,14 @@ def _open_lock(path: str) -> int:
     while True:
         os.makedirs(path, exist_ok=True)
         with contextlib.suppress(FileNotFoundError):  # the directory was removed in between
-            return os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return _open_plain(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
+
+
+def _open_plain(file: str, flags: int) -> int:
+    try:
+        return open_plain(file, flags)
+    except NotPlain as e:
+        raise CheckpointError(f"{e}. Remove it, or choose another folder.") from None
 
 
 def _hold(fd: int, wait: bool) -> bool:
@@ -194,45 +202,29 @@ def remove(path: str, complete: bool) -> None:
 
 
 def is_complete(path: str) -> bool:
-    return os.path.exists(os.path.join(path, INDEX))
+    """Whether there is an index; whether it is a good one, reading it tells."""
+    return os.path.lexists(os.path.join(path, INDEX))
 
 
-def _packed(index: Index) -> str:
-    """The text of an index: the digest is that of the content as it is written here."""
-    tensors = {
-        name: {"file": file, "shape": list(spec.shape), "dtype": spec.dtype.name, "sha256": sha256}
-        for name, (file, spec, sha256) in index.entries.items()
-    }
-    content = {"step": index.step, "metadata": index.metadata, "tensors": tensors}
-    return json.dumps({"distgrad": FORMAT, "sha256": _content_digest(content), "content": content}, indent=1)
-
-
-def _content_digest(content: Any) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def read_index(path: str) -> Index:
+def read_index(path: str, name: str = INDEX) -> Index:
     """The index of a checkpoint. FileNotFoundError when there is none, CheckpointError when it is damaged."""
-    file = os.path.join(path, INDEX)
-    with open(file, "rb") as opened:
-        text = opened.read()
+    file = os.path.join(path, name)
+    with telling("the checkpoint cannot be read", file):
+        text = _content(file)
     try:
-        made = json.loads(text)
-        if made["distgrad"] != FORMAT:
-            raise CheckpointError(f"{file!r} has format {made['distgrad']!r}, which this distgrad does not know")
-        whole = made["sha256"] == _content_digest(made["content"])
-    except (ValueError, KeyError, TypeError) as e:
-        if isinstance(e, CheckpointError):
-            raise
-        whole = False
-    if not whole:
-        raise CheckpointError(f"{file!r} is damaged, or no index of a checkpoint. {_REMEDY}")
-    content = made["content"]
-    return Index(content["step"], content["metadata"], {n: _entry(e) for n, e in content["tensors"].items()})
+        return unpack(text)
+    except UnknownFormat as e:
+        raise CheckpointError(f"{file!r} {e}") from None
+    except Refused as e:
+        raise CheckpointError(f"{file!r} is damaged, or no index of a checkpoint: {e}. {_REMEDY}") from None
 
 
-def _entry(entry: Mapping[str, Any]) -> Entry:
-    return Entry(entry["file"], Spec(tuple(entry["shape"]), dtype_of(entry["dtype"])), entry["sha256"])
+def _content(file: str) -> bytes:
+    with open(_open_plain(file, os.O_RDONLY), "rb") as opened:
+        text = opened.read(MAX_BYTES + 1)
+    if len(text) > MAX_BYTES:
+        raise CheckpointError(f"{file!r} has more than {MAX_BYTES >> 20} MiB, which no index of a checkpoint has")
+    return text
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
@@ -242,21 +234,34 @@ _REMEDY = "Restore another checkpoint, or copy this one again from where it came
 
 def read(path: str, entries: Mapping[str, Entry]) -> dict[str, Array]:
     """The tensors of a checkpoint, each compared with its digest."""
-    arrays = {}
+    with telling("the checkpoint cannot be read", path):
+        return dict(_arrays(path, entries))
+
+
+def _arrays(path: str, entries: Mapping[str, Entry]) -> Iterator[tuple[str, Array]]:
     files: dict[str, list[str]] = {}
     for name, entry in entries.items():
         files.setdefault(entry.file, []).append(name)
     for relative, names in files.items():
-        with _opened(os.path.join(path, relative)) as file:
+        with _opened(path, relative) as file:
             for name in names:
-                arrays[name] = _checked(file, name, entries[name])
-    return arrays
+                yield name, _checked(file, name, entries[name])
 
 
-def _opened(file: str) -> TensorFile:
+def _opened(path: str, relative: str) -> TensorFile:
+    file = path
+    *folders, last = relative.split("/")
     try:
+        for folder in folders:
+            file = os.path.join(file, folder)
+            check_plain(file, folder=True)
+        file = os.path.join(file, last)
+        check_plain(file)
         return TensorFile(file)
+    except NotPlain as e:
+        raise CheckpointError(f"{e}, because the checkpoint's index names it. {_REMEDY}") from None
     except FileNotFoundError:
+        file = os.path.join(path, relative)
         raise CheckpointError(f"{file!r} is missing, but the checkpoint's index names it. {_REMEDY}") from None
 
 

@@ -16,12 +16,14 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from distgrad import checkpoint_files as files
+from distgrad.checkpoint_index import MAX_STEP, Entry, Index, usable_name
+from distgrad.disk import as_path, telling
 from distgrad.errors import CheckpointError
 from distgrad.graph import current_graph
 from distgrad.handles import value_of
 from distgrad.state import Array, alone, frozen, put, take
 from distgrad.tensor_files import writable
-from distgrad.types import Spec
+from distgrad.types import Spec, brief
 from distgrad.variables import Variable
 
 Path: TypeAlias = str | os.PathLike[str]
@@ -65,7 +67,9 @@ def save_checkpoint(
         if not writable(spec):
             raise TypeError(f"save_checkpoint: variable {name!r} is {spec}, a dtype that safetensors files cannot have")
     step = None if step is None else _whole("step", step, 0)
-    files.write(os.fspath(path), step, _plain(metadata or {}), specs, lambda name: value_of(values.pop(name)))
+    files.write(
+        as_path("save_checkpoint", path), step, _plain(metadata), specs, lambda name: value_of(values.pop(name))
+    )
 
 
 def restore_checkpoint(path: Path, variables: Variables) -> Restored:
@@ -86,7 +90,7 @@ def restore_checkpoint(path: Path, variables: Variables) -> Restored:
     >>> v.numpy()
     array(3.)
     """
-    named, path = _named("restore_checkpoint", variables), os.fspath(path)
+    named, path = _named("restore_checkpoint", variables), as_path("restore_checkpoint", path)
     index, arrays = _stable(path, partial(_matching, path, named))
     targets, values = [*named.values()], [frozen(arrays.pop(name)) for name in named]
     alone(targets, partial(put, targets, values))
@@ -102,7 +106,9 @@ def from_checkpoint(path: Path, name: str) -> Callable[[], Array]:
     >>> dg.Variable(dg.from_checkpoint(path, "w"), name="w").numpy()
     array([1., 2.])
     """
-    path = os.fspath(path)
+    path = as_path("from_checkpoint", path)
+    if not isinstance(name, str):
+        raise TypeError(f"from_checkpoint: name is that of a variable, a string, got {brief(name)}")
 
     def value() -> Array:
         return _stable(path, lambda index: {name: _found(path, index, name)})[1][name]
@@ -130,12 +136,12 @@ class Checkpoints:
     """
 
     def __init__(self, directory: Path, keep: int | None = 3):
-        self.directory = os.fspath(directory)
+        self.directory = as_path("Checkpoints", directory)
         self.keep = None if keep is None else _whole("keep", keep, 1)
 
     def path(self, step: int) -> str:
         """The directory of a step's checkpoint, as `restore_checkpoint` takes it."""
-        return os.path.join(self.directory, f"step-{step:010}")
+        return os.path.join(self.directory, f"step-{_whole('step', step, 0):010}")
 
     def steps(self) -> list[int]:
         """The steps of which there is a complete checkpoint, in order."""
@@ -144,6 +150,8 @@ class Checkpoints:
     def save(self, step: int, variables: Variables, /, **metadata: Any) -> None:
         """Save variables as the checkpoint of a step, then remove those that are not kept."""
         step = _whole("step", step, 0)
+        if os.path.islink(self.path(step)):
+            raise CheckpointError(f"{self.path(step)!r} is a link, which is not followed: remove it, or save elsewhere")
         save_checkpoint(self.path(step), variables, step, metadata)
         complete = self.steps()
         for left in {*self._begun()}.difference(complete):
@@ -167,8 +175,13 @@ class Checkpoints:
         return None
 
     def _begun(self) -> list[int]:
-        names = os.listdir(self.directory) if os.path.isdir(self.directory) else []
-        return sorted(int(found[1]) for name in names if (found := re.fullmatch(r"step-(\d{10,})", name)))
+        """The steps that have a folder here: not a link to one, nor a folder that a step would not have made."""
+        if not os.path.isdir(self.directory):
+            return []
+        with telling("the checkpoints cannot be listed", self.directory), os.scandir(self.directory) as found:
+            names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
+        steps = [int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{10,19}", name)]
+        return sorted({step for step in steps if step <= MAX_STEP and f"step-{step:010}" in names})
 
 
 def latest_checkpoint(directory: Path) -> str | None:
@@ -190,16 +203,22 @@ def _named(what: str, variables: Variables) -> dict[str, Variable]:
     if current_graph() is not None:
         raise RuntimeError(f"{what} acts when it is called, and a graph is being built here: call it outside")
     if isinstance(variables, Variable):
-        raise TypeError(f"{what}: variables is a mapping or a list of variables, got {variables!r}; pass [variable]")
+        raise TypeError(
+            f"{what}: variables is a mapping or a list of variables, got {brief(variables)}; pass [variable]"
+        )
+    if not isinstance(variables, Iterable) or isinstance(variables, str | bytes):
+        raise TypeError(f"{what}: variables is a mapping or a list of variables, got {brief(variables)}")
     pairs = [*variables.items()] if isinstance(variables, Mapping) else [(_name(what, v), v) for v in variables]
     named: dict[str, Variable] = {}
     for name, v in pairs:
         if not isinstance(v, Variable) or not isinstance(name, str):
-            raise TypeError(f"{what}: variables is a mapping from names to variables, got {v!r} under {name!r}")
+            raise TypeError(f"{what}: variables is a mapping from names to variables, got {brief(v)} under {name!r}")
         if name in named:
             raise ValueError(f"{what}: two variables are called {name!r}; name them, or pass a mapping from names")
         if name == "__metadata__":
             raise ValueError(f"{what}: safetensors files keep the name {name!r} for themselves; choose another one")
+        if not usable_name(name):
+            raise ValueError(f"{what}: the name {name!r} cannot be written as UTF-8 text; choose another one")
         named[name] = v
     if len(set(named.values())) < len(named):
         twice = next(v for v in named.values() if sum(v is w for w in named.values()) > 1)
@@ -209,22 +228,24 @@ def _named(what: str, variables: Variables) -> dict[str, Variable]:
 
 def _name(what: str, v: Any) -> str:
     if not isinstance(v, Variable):
-        raise TypeError(f"{what}: variables is a mapping or a list of variables, and has {v!r} in it")
+        raise TypeError(f"{what}: variables is a mapping or a list of variables, and has {brief(v)} in it")
     return v.name
 
 
 def _whole(what: str, value: Any, least: int) -> int:
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
-        raise ValueError(f"checkpoints: {what} is a whole number, {least} or more, got {value!r}")
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not least <= value <= MAX_STEP:
+        raise ValueError(f"checkpoints: {what} is a whole number, {least} or more, got {brief(value)}")
     return int(value)
 
 
-def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     """Metadata as it will be read; an error before anything is written."""
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise TypeError(f"checkpoints: metadata is a mapping from names to what JSON can keep, got {brief(metadata)}")
     try:
-        made: dict[str, Any] = json.loads(json.dumps(dict(metadata), default=_number))
-    except (TypeError, ValueError) as e:
-        raise TypeError(f"checkpoints: metadata is what JSON can keep, got {dict(metadata)!r}: {e}") from None
+        made: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), default=_number))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise TypeError(f"checkpoints: metadata is what JSON can keep, got {brief(metadata)}: {e}") from None
     return made
 
 
@@ -237,7 +258,7 @@ def _number(x: Any) -> Any:
 # -- reading -----------------------------------------------------------------------------------------------------
 
 
-def _stable(path: str, choose: Callable[[files.Index], dict[str, files.Entry]]) -> tuple[files.Index, dict[str, Array]]:
+def _stable(path: str, choose: Callable[[Index], dict[str, Entry]]) -> tuple[Index, dict[str, Array]]:
     """The index of a checkpoint, and the tensors that `choose` takes from it; of the next one, when the checkpoint is
     replaced while it is read."""
     while True:
@@ -249,7 +270,7 @@ def _stable(path: str, choose: Callable[[files.Index], dict[str, files.Entry]]) 
                 raise
 
 
-def _index(path: str) -> files.Index:
+def _index(path: str) -> Index:
     try:
         return files.read_index(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -258,7 +279,7 @@ def _index(path: str) -> files.Index:
         raise FileNotFoundError(f"there is no complete checkpoint in {path!r}{hint}") from None
 
 
-def _matching(path: str, named: Mapping[str, Variable], index: files.Index) -> dict[str, files.Entry]:
+def _matching(path: str, named: Mapping[str, Variable], index: Index) -> dict[str, Entry]:
     entries = {name: _found(path, index, name) for name in named}
     for name, v in named.items():
         if entries[name].spec != (v.shape, v.dtype):
@@ -270,7 +291,7 @@ def _matching(path: str, named: Mapping[str, Variable], index: files.Index) -> d
     return entries
 
 
-def _found(path: str, index: files.Index, name: str) -> files.Entry:
+def _found(path: str, index: Index, name: str) -> Entry:
     if name not in index.entries:
         known = ", ".join(map(repr, [*index.entries][:8])) + (", ..." if len(index.entries) > 8 else "")
         raise CheckpointError(f"the checkpoint in {path!r} has no variable {name!r}; it has {known or 'none'}")

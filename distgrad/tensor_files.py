@@ -10,12 +10,14 @@ import difflib
 import hashlib
 import json
 import os
+import stat
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from distgrad.disk import telling
 from distgrad.errors import CheckpointError
 from distgrad.types import DType, Shape, Spec, real_dtype, size_of
 
@@ -38,6 +40,11 @@ def writable(spec: Spec) -> bool:
     (True, False)
     """
     return real_dtype(spec.dtype).name in _CODES
+
+
+def known_dtype(name: Any) -> bool:
+    """Whether this is the name of a dtype that files can have."""
+    return isinstance(name, str) and (name in _CODES or name in ("complex64", "complex128"))
 
 
 def digest(x: Array) -> str:
@@ -89,8 +96,8 @@ class TensorFile:
 
     def __init__(self, path: str):
         self.path = path
-        if os.path.isdir(path):
-            raise IsADirectoryError(f"{path!r} is a directory, not a safetensors file")
+        with telling("the tensors cannot be read", path):
+            _check_readable(path)
         from safetensors import safe_open
 
         self._file: Any = self._tried(safe_open, path, framework="numpy")
@@ -121,7 +128,7 @@ class TensorFile:
         text = (self._file.metadata() or {}).get(_PAIRS, "[]")
         try:
             return {str(name) for name in json.loads(text)}
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             raise CheckpointError(f"{self.path!r} is damaged: its note {_PAIRS!r} is {text!r}") from None
 
     def _is_pair(self, name: str, shape: Shape, dtype: DType) -> bool:
@@ -145,6 +152,17 @@ class TensorFile:
             raise CheckpointError(
                 f"{self.path!r} is damaged, or no safetensors file: {e}. Copy it again from where it came from."
             ) from None
+
+
+def _check_readable(path: str) -> None:
+    """What safetensors would say less well, or wait for."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(f"{path!r} is a directory, not a safetensors file")
+    if not stat.S_ISREG(mode):
+        raise CheckpointError(f"{path!r} is a pipe or a device, not a safetensors file")
+    with open(path, "rb"):
+        pass
 
 
 def dtype_of(name: str) -> DType:
