@@ -16,10 +16,11 @@ from distgrad.errors import here
 from distgrad.function import named_leaves, signature_of
 from distgrad.graph import Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices
+from distgrad.nesting import nested
 from distgrad.ops.builder import convert, graph_for
 from distgrad.ops.control import identity, identity_n
 from distgrad.registry import gradient_function
-from distgrad.types import trainable
+from distgrad.types import brief, trainable
 from distgrad.variables import Variable
 
 Function = Callable[..., Any]
@@ -61,7 +62,7 @@ class Decorated:
 
     def __init__(self, f: Function, call: Callable[[Function, Any, Any], Any], decorator: str):
         if not callable(f):
-            raise TypeError(f"{decorator} decorates a function, got {f!r}")
+            raise TypeError(f"{decorator} decorates a function, got {brief(f)}")
         functools.update_wrapper(self, f)
         self._f = f
         self._call = call
@@ -80,6 +81,7 @@ class Decorated:
 # -- custom_gradient ---------------------------------------------------------------------------------------------
 
 
+@nested
 def apply(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     leaves = nest.flatten(args)
     graph = graph_for([*leaves, *kwargs.values()])
@@ -148,7 +150,7 @@ def cut(items: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
 
 def _split(made: Any, where: str, variables: Sequence[Variable]) -> tuple[Any, list[Any]]:
     if not isinstance(made, tuple | list) or len(made) != 2:
-        what = f"{len(made)} values" if isinstance(made, tuple | list) else f"{made!r}"
+        what = f"{len(made)} values" if isinstance(made, tuple | list) else f"{brief(made)}"
         raise (ValueError if isinstance(made, tuple | list) else TypeError)(
             f"the grad_fn of {where} returned {what}: a function that depends on {_listed(variables)} returns the pair "
             f"(gradients of arguments, gradients of variables)"
@@ -268,13 +270,13 @@ def _argument(f: Function, args: Any, i: int, x: Any) -> Any:
 
 def _pair(f: Function, made: Any) -> tuple[Any, Function]:
     if not isinstance(made, tuple | list):
-        raise TypeError(f"custom_gradient: {_called(f)} must return the pair (y, grad_fn), got {made!r}")
+        raise TypeError(f"custom_gradient: {_called(f)} must return the pair (y, grad_fn), got {brief(made)}")
     if len(made) != 2:
         raise ValueError(f"custom_gradient: {_called(f)} must return the pair (y, grad_fn), got {len(made)} values")
     if not callable(made[1]):
         raise TypeError(
             f"custom_gradient: the second value that {_called(f)} returns is its grad_fn and must be callable, "
-            f"got {made[1]!r}"
+            f"got {brief(made[1])}"
         )
     return made[0], made[1]
 

@@ -14,10 +14,11 @@ from distgrad import runtime
 from distgrad.function import CALL, call, finish, op_name, positional_names
 from distgrad.functional import gradient_of
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
+from distgrad.nesting import nested
 from distgrad.ops.builder import as_array, convert, graph_for
 from distgrad.ops.control import zeros
 from distgrad.registry import define
-from distgrad.types import DType, Spec, Typed, spec_of
+from distgrad.types import DType, Spec, Typed, brief, dtype_from, spec_of
 from distgrad.variables import NotPure
 
 SYMBOLIC_GRADIENT = define("SymbolicGradient", CALL.infer)
@@ -60,7 +61,12 @@ class Defun:
     ):
         if input_types and inspect.isroutine(input_types[0]):
             raise TypeError(f"Defun takes dtypes: write @Defun() or @Defun(np.float32) above {input_types[0]!r}")
-        self._input_types = tuple([np.dtype(t) for t in input_types])
+        self._input_types = tuple([dtype_from("Defun", t) for t in input_types])
+        if func_name is not None and not isinstance(func_name, str):
+            raise TypeError(f"Defun: func_name must be a string, got {brief(func_name)}")
+        for what, given in (("grad_func", grad_func), ("python_grad_func", python_grad_func)):
+            if given is not None and not callable(given):
+                raise TypeError(f"Defun: {what} must be a function, got {brief(given)}")
         self._func_name = func_name
         self._grad_func = grad_func
         self._python_grad_func = python_grad_func
@@ -95,6 +101,13 @@ class DefinedFunction:
 
     def __repr__(self) -> str:
         return f"<distgrad.Defun {self.name!r}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled, because its traces belong to this process: send the Python "
+            "function "
+            f"(.func), and decorate it on the other side"
+        )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         name = kwargs.pop("name", None)
@@ -156,6 +169,7 @@ class DefinedFunction:
             )
         return made
 
+    @nested
     def _build(self, graph: Graph | None, specs: Sequence[Spec]) -> FuncGraph:
         if self.grad_func is not None and self.python_grad_func is not None:
             raise ValueError(f"Gradient defined twice for function {self.name}: give grad_func or python_grad_func")
@@ -169,7 +183,9 @@ class DefinedFunction:
                 raise self._impure() from None
             results = list(result) if isinstance(result, list | tuple) else [result]
             if not results or any(x is None for x in results):
-                raise ValueError(f"Function {self.name} cannot return {result!r}: return a tensor or a list of tensors")
+                raise ValueError(
+                    f"Function {self.name} cannot return {brief(result)}: return a tensor or a list of tensors"
+                )
             finish(body, [convert(x) for x in results])
         if body.effects or body.impure:
             raise self._impure()
@@ -220,10 +236,12 @@ class DefinedFunction:
 
 def _parameters(func: Any) -> tuple[list[str], str | None]:
     if not callable(func):
-        raise ValueError(f"Defun decorates a function, got {func!r}, which is not callable")
+        raise ValueError(f"Defun decorates a function, got {brief(func)}, which is not callable")
     parameters = inspect.signature(func).parameters.values()
     if any(p.default is not p.empty or p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) for p in parameters):
-        raise ValueError(f"Defun: {func!r} has argument defaults or keyword arguments, which cannot be inputs of an op")
+        raise ValueError(
+            f"Defun: {brief(func)} has argument defaults or keyword arguments, which cannot be inputs of an op"
+        )
     names, rest = positional_names(inspect.signature(func))
     return names, rest if len(names) < len(parameters) else None
 
@@ -268,7 +286,7 @@ def symbolic_gradient(input: Any, Tout: Any, f: Any, name: str | None = None) ->
 def _check_lists(input: Any, Tout: Any) -> list[DType]:
     for what, value in (("input", input), ("Tout", Tout)):
         if not isinstance(value, list | tuple):
-            raise TypeError(f"SymbolicGradient: {what} must be a list, got {value!r}")
+            raise TypeError(f"SymbolicGradient: {what} must be a list, got {brief(value)}")
     if not Tout:
         raise ValueError("SymbolicGradient: Tout must have at least one dtype")
     if len(Tout) > len(input):
@@ -280,7 +298,9 @@ def _resolve(f: Any, graph: Graph | None) -> DefinedFunction:
     if isinstance(f, DefinedFunction):
         return f
     if not isinstance(f, str):
-        raise TypeError(f"SymbolicGradient: f must be a function decorated with @Defun, or the name of one, got {f!r}")
+        raise TypeError(
+            f"SymbolicGradient: f must be a function decorated with @Defun, or the name of one, got {brief(f)}"
+        )
     known: list[str] = []
     while graph is not None:
         if f in graph.functions:
@@ -289,7 +309,8 @@ def _resolve(f: Any, graph: Graph | None) -> DefinedFunction:
         known += graph.functions
         graph = graph.outer if isinstance(graph, FuncGraph) else None
     raise LookupError(
-        f"SymbolicGradient: no function named {f!r} was called in this graph (known: {', '.join(known) or 'none'}). "
+        f"SymbolicGradient: no function named {brief(f)} was called in this graph (known: "
+        f"{', '.join(known) or 'none'}). "
         f"Pass the function itself, or call it before."
     )
 

@@ -31,10 +31,10 @@ from distgrad.function import Function, bind, signature_of
 from distgrad.gradients import gradients
 from distgrad.graph import Tensor, current_graph
 from distgrad.ops.array import reshape, stack
-from distgrad.ops.builder import as_array, convert
+from distgrad.ops.builder import as_array, check_fits, check_parts, convert
 from distgrad.ops.control import identity, zeros
 from distgrad.pullback import Pullback
-from distgrad.types import Shape, size_of, trainable
+from distgrad.types import Shape, brief, size_of, trainable
 
 # -- scalar functions --------------------------------------------------------------------------------------------
 
@@ -205,7 +205,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
     check_function("jvp", f)
     for what, value in (("primals", primals), ("tangents", tangents)):
         if not isinstance(value, list | tuple):
-            raise TypeError(f"jvp: {what} must be a tuple with one entry per argument of f, got {value!r}")
+            raise TypeError(f"jvp: {what} must be a tuple with one entry per argument of f, got {brief(value)}")
 
     def build(args: Any, vs: Any) -> Any:
         args, xs = _inside(args, range(len(args)))
@@ -274,6 +274,8 @@ def _by_columns(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
 def _units(t: Tensor) -> list[Any]:
     """All arrays of t's shape that are one in one place and zero in all others."""
     size = size_of(t.shape)
+    check_fits("jacobian or hessian", (size, size), t.dtype)
+    check_parts("jacobian or hessian", size)
     return [np.eye(1, size, i, dtype=t.dtype).reshape(t.shape) for i in range(size)]
 
 

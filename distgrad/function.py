@@ -22,9 +22,10 @@ from distgrad.errors import telling_of_tensors
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.handles import Handle
 from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.nesting import nested
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.registry import OpDef, define
-from distgrad.types import Spec, Typed, native, spec_of
+from distgrad.types import Spec, Typed, brief, native, spec_of
 from distgrad.variables import NotPure, Variable
 
 #: Traces of one function after which it warns that it keeps retracing.
@@ -71,6 +72,13 @@ class Function:
 
     def __repr__(self) -> str:
         return f"<distgrad.function {self.name!r}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled, because its traces belong to this process: send the Python "
+            "function "
+            f"(.python_function), and decorate it on the other side"
+        )
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else _Method(self._for(instance), instance)
@@ -124,7 +132,8 @@ class Function:
         if isinstance(plain(x), Tensor):
             name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
             raise TypeError(
-                f"{self.name}: the argument {name} is {x!r}, but no graph is being built, so it has no value. Call the "
+                f"{self.name}: the argument {name} is {brief(x)}, but no graph is being built, so it has no value. "
+                "Call the "
                 f"function inside `with graph:` or in another @distgrad.function, or pass an array."
             )
         return x if isinstance(x, Handle) else np.asarray(x)
@@ -140,7 +149,8 @@ class Function:
         except TypeError:
             name, bad = next((name, x) for name, x in self._named(args, kwargs) if not is_array(x) and not _hashable(x))
             raise TypeError(
-                f"{self.name}: the argument {name} is {bad!r}, which is neither an array nor hashable, so calls with "
+                f"{self.name}: the argument {name} is {brief(bad)}, which is neither an array nor hashable, so calls "
+                "with "
                 f"it cannot be told apart. Pass arrays, numbers, strings or nestings of them."
             ) from None
         return key
@@ -163,6 +173,7 @@ class Function:
 
     # -- tracing -------------------------------------------------------------------------------------------------
 
+    @nested
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
         body = FuncGraph(self.name, outer)
         names = iter([name for name, _ in self._named(args, kwargs)])
@@ -268,10 +279,12 @@ def function(python_function: Callable[..., Any] | None = None, *, name: str | N
     >>> slope(np.float64(3.0))
     array(6.)
     """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"function: name must be a string, got {brief(name)}")
     if python_function is None:
         return lambda f: function(f, name=name)
     if not callable(python_function):
-        raise TypeError(f"function decorates a callable, got {python_function!r}")
+        raise TypeError(f"function decorates a callable, got {brief(python_function)}")
     return Function(python_function, name)
 
 
@@ -313,23 +326,40 @@ def is_array(x: Any) -> bool:
     return hasattr(x, "__array__") and not isinstance(x, type | Variable)
 
 
+#: Values of a signature after which it is made sure that the arguments do not contain themselves.
+_MANY_PARTS = 10_000
+
+
 def _structure(tree: Any, found: list[Any]) -> Any:
-    """What tells a signature apart; the arrays in it are added to `found`, in the order of `nest.flatten`."""
+    """What tells a signature apart; the arrays in it are added to `found`, in the order of `nest.flatten`.
+
+    Flat, however deep the structure: Python compares nested tuples by recursion."""
     if type(tree) is np.ndarray:
         found.append(tree)
         return tree.shape, native(tree.dtype)
-    if isinstance(tree, dict):
-        return type(tree), tuple([(key, _structure(tree[key], found)) for key in nest.sorted_keys(tree)])
-    if isinstance(tree, list | tuple):
-        return type(tree), tuple([_structure(item, found) for item in tree])
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        names = [field.name for field in dataclasses.fields(tree) if field.init]
-        return type(tree), tuple([(name, _structure(getattr(tree, name), found)) for name in names])
-    if is_array(tree):
-        found.append(tree)
-        return spec_of(tree if hasattr(tree, "dtype") else np.asarray(tree))
-    # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written.
-    return type(tree), repr(tree) if isinstance(tree, float | complex) else tree
+    parts: list[Any] = []
+    stack = [tree]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, list | tuple):
+            parts.append((type(x), len(x)))
+            stack += reversed(x)
+        elif isinstance(x, dict):
+            keys = nest.sorted_keys(x)
+            parts.append((type(x), tuple(keys)))
+            stack += [x[key] for key in reversed(keys)]
+        elif is_array(x):
+            found.append(x)
+            parts.append(spec_of(x if hasattr(x, "dtype") else np.asarray(x)))
+        elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+            names = nest.field_names(x)
+            parts.append((type(x), tuple(names)))
+            stack += [getattr(x, name) for name in reversed(names)]
+        else:  # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written
+            parts.append((type(x), repr(x) if isinstance(x, float | complex) else x))
+        if len(parts) == _MANY_PARTS:
+            nest.flatten(tree)  # an error where it contains itself
+    return tuple(parts)
 
 
 def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
@@ -401,9 +431,11 @@ def _results(name: str, result: Any) -> Any:
 
 
 def _result_leaf(name: str, x: Any) -> Any:
-    if x is None or isinstance(x, IndexedSlices | Operation):
+    if x is None or isinstance(x, Operation):
         return x
     try:
+        if isinstance(x, IndexedSlices):  # of arrays, too
+            return IndexedSlices(convert(x.values), convert(x.indices), x.dense_shape)
         return convert(x)
     except TypeError as e:
         raise TypeError(f"{name} must return tensors, operations, None, or nestings of them: {e}") from None

@@ -26,12 +26,15 @@ from distgrad.gradient_arguments import (
 )
 from distgrad.graph import Graph, Operation, Tensor
 from distgrad.indexed_slices import IndexedSlices, densify
+from distgrad.nesting import nested
 from distgrad.ops.builder import convert
 from distgrad.ops.control import tuple_, zeros
 from distgrad.ops.layout import reshape
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import OPS, gradient_function
 from distgrad.types import Shape, repeats, trainable
+
+_LONG_NAME = 512
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "checked", "gradients", "gradients_of_part", "sum_to"]
 
@@ -86,6 +89,7 @@ def gradients_of_part(ys: Any, xs: Any, grad_ys: Any, stop_gradients: Sequence[T
     return _gradients(ys, xs, grad_ys, "gradients", False, None, stop_gradients, zero=True, within=True)
 
 
+@nested
 def _gradients(
     ys: Any,
     xs: Any,
@@ -181,8 +185,7 @@ class _Backward:
         rule = self.rule(op)
         if rule is None:
             return
-        scope = f"{self.scope}{op.name}_grad"  # unique as it is: op names are, and nothing else is in this scope
-        self.go_to(op, f"{self.graph.unique_name(scope) if self.entered else scope}/")
+        self.go_to(op, self.scope_of(op))
         for i, g in enumerate(grads):
             if g is None and trainable(op.outputs[i].dtype):
                 grads[i] = zeros(op.outputs[i].shape, op.outputs[i].dtype)
@@ -202,6 +205,14 @@ class _Backward:
                     terms[t].append(g)
                 else:
                     terms[t] = [g]
+
+    def scope_of(self, op: Operation) -> str:
+        """Where the gradient of an op is built. The name of an op in a gradient has that scope in it: of gradients that
+        are built inside one another, where each would be twice as long as the one before, only its end is kept."""
+        if len(op.name) > _LONG_NAME:
+            return self.graph.unique_name(f"{self.scope}{op.name.rpartition('/')[2]}_grad") + "/"
+        scope = f"{self.scope}{op.name}_grad"  # unique as it is: op names are, and nothing else is in this scope
+        return f"{self.graph.unique_name(scope) if self.entered else scope}/"
 
     def go_to(self, op: Operation | None, scope: str) -> None:
         """Ops built now take the device of this forward op and, through original_op, its source line.

@@ -18,7 +18,7 @@ from distgrad.errors import Source, resolve, user_frame
 from distgrad.html import graph_html
 from distgrad.printing import format_ops
 from distgrad.registry import warn_of_unknown
-from distgrad.types import DType, Shape, Spec
+from distgrad.types import DType, Shape, Spec, brief
 
 if TYPE_CHECKING:
     from types import CodeType
@@ -32,6 +32,8 @@ _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*\Z")
 
 def check_name(name: str) -> str:
     """The name of an op, a scope or a variable; ValueError for one that graphs do not take."""
+    if not isinstance(name, str):
+        raise TypeError(f"a name is a string of letters, digits and any of _ . \\ / > -; got {brief(name)}")
     if not _NAME.match(name):
         raise ValueError(f"{name!r} is not a valid name: use letters, digits and any of _ . \\ / > -")
     return name
@@ -146,6 +148,11 @@ class Operation:
     def __repr__(self) -> str:
         return f"<Operation {self.name!r} type={self.type} at {self.source}>"
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} stands for a place in its graph and cannot be copied or pickled: build it there anew"
+        )
+
 
 class Graph:
     """An append-only list of operations.
@@ -238,6 +245,13 @@ class Graph:
         found = self._memos.get(what)
         return self._memos.setdefault(what, make()) if found is None else found
 
+    def stand_in(self, tensor: Tensor) -> Tensor | None:
+        """The tensor of this graph that stands for a tensor, if there is one: itself, if it is of this graph."""
+        return tensor if tensor.graph is self else None
+
+    #: The same for a tensor by which is differentiated.
+    in_place = stand_in
+
     def local(self, tensor: Tensor) -> Tensor:
         """The tensor itself; an error if it is of another graph. A function knows more."""
         return tensor if tensor.graph is self else self.admit(tensor)
@@ -288,6 +302,8 @@ class Graph:
     def scope_name(self, name: str | None) -> str:
         if name is None:
             return ""
+        if not isinstance(name, str):
+            raise TypeError(f"name_scope: a name is a string or None, got {brief(name)}")
         if name == "":
             return self._scope
         check_name(name)
@@ -297,7 +313,9 @@ class Graph:
     def device(self, device: str | None) -> Iterator[None]:
         """Place the ops built inside: 'cpu', 'gpu', 'worker:2', or a label. None clears it."""
         if device is not None and not isinstance(device, str):
-            raise TypeError(f"a device must be a string such as 'cpu', 'gpu' or 'worker:2', or None; got {device!r}")
+            raise TypeError(
+                f"a device must be a string such as 'cpu', 'gpu' or 'worker:2', or None; got {brief(device)}"
+            )
         with self._setting("_device", device):
             yield
 
@@ -311,6 +329,8 @@ class Graph:
         else:
             if isinstance(dependencies, Tensor | Operation):
                 dependencies = [dependencies]
+            if not isinstance(dependencies, Iterable):
+                raise TypeError(f"control dependencies are tensors or operations, got {brief(dependencies)}")
             ops = [_producer(d) for d in dependencies]
             foreign = [op for op in ops if op.graph is not self]
             if foreign:
@@ -323,10 +343,12 @@ class Graph:
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
         """Ops of these types that are built inside are differentiated by the rule registered under the other name."""
         if not isinstance(op_type_map, dict):
-            raise TypeError(f"gradient_override_map takes a dict of op type to registered name, got {op_type_map!r}")
+            raise TypeError(
+                f"gradient_override_map takes a dict of op type to registered name, got {brief(op_type_map)}"
+            )
         for item in (*op_type_map, *op_type_map.values()):
             if not isinstance(item, str):
-                raise TypeError(f"gradient_override_map: op types and registered names are strings, got {item!r}")
+                raise TypeError(f"gradient_override_map: op types and registered names are strings, got {brief(item)}")
         warn_of_unknown(op_type_map)
         with self._setting("_overrides", {**self._overrides, **op_type_map}):
             yield
@@ -337,12 +359,14 @@ class Graph:
         for op in self.ops:
             if op.name == name:
                 return op
-        raise KeyError(f"the graph has no operation named {name!r}")
+        raise KeyError(f"the graph has no operation named {brief(name)}")
 
     def get_tensor_by_name(self, name: str) -> Tensor:
+        if not isinstance(name, str):
+            raise TypeError(f"the name of a tensor is a string such as 'op:0', got {brief(name)}")
         op_name, _, index = name.partition(":")
         outputs = self.get_operation_by_name(op_name).outputs
-        if not index.isdigit() or int(index) >= len(outputs):
+        if not (index.isascii() and index.isdigit() and len(index) < 10) or int(index) >= len(outputs):
             raise KeyError(f"{name!r} is not a tensor: write 'op:index', index below {len(outputs)} for {op_name!r}")
         return outputs[int(index)]
 
@@ -356,7 +380,10 @@ class Graph:
         return graph_html(repr(self)[1:-1], self.ops)
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"{self!r} cannot be copied or pickled: programs can, see distgrad.scheduler.lower")
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled: programs can, see distgrad.scheduler.lower. To have the graph "
+            f"elsewhere, call the function that builds it there."
+        )
 
 
 class FuncGraph(Graph):
@@ -387,10 +414,19 @@ class FuncGraph(Graph):
         return [*self.declared, *self.captures.values()]
 
     def admit(self, tensor: Tensor) -> Tensor:
-        if self.outer is None:
-            return super().admit(tensor)
-        if tensor.graph is not self.outer:
-            tensor = self.outer.admit(tensor)  # captured there too, or refused by the outermost graph
+        within: list[FuncGraph] = []  # the bodies that capture it, from this one outwards
+        graph: Graph = self
+        while (found := graph.stand_in(tensor)) is None and isinstance(graph, FuncGraph) and graph.outer is not None:
+            within.append(graph)
+            graph = graph.outer
+        if found is None:
+            found = Graph.admit(graph, tensor)
+        for body in reversed(within):
+            found = body.capture(found)
+        return found
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """What stands in this body for a tensor of the graph around it."""
         inner = self.captures.get(tensor)
         if inner is None:
             with self.clean():
@@ -409,9 +445,10 @@ class FuncGraph(Graph):
 
     def local(self, tensor: Tensor) -> Tensor:
         """What stands for a tensor of the graphs around, without capturing it; an error if it is of none of them."""
-        if tensor.graph is self:
-            return tensor
-        return super().admit(tensor) if self.outer is None else self.outer.local(tensor)
+        graph: Graph = self
+        while (found := graph.in_place(tensor)) is None and isinstance(graph, FuncGraph) and graph.outer is not None:
+            graph = graph.outer
+        return Graph.admit(graph, tensor) if found is None else found
 
 
 class _Context(threading.local):
@@ -446,7 +483,7 @@ def _producer(x: Tensor | Operation) -> Operation:
     op = getattr(x, "op", None)
     if isinstance(op, Operation):
         return op
-    raise TypeError(f"control dependencies are tensors or operations, got {x!r}")
+    raise TypeError(f"control dependencies are tensors or operations, got {brief(x)}")
 
 
 def check_graph(graph: Graph) -> Graph:
@@ -463,6 +500,8 @@ def check_graph(graph: Graph) -> Graph:
     Traceback (most recent call last):
     ValueError: <Operation 'Exp' ...> reads <Tensor 'Exp:0' ...>, which is not an earlier tensor of the same graph
     """
+    if not isinstance(graph, Graph):
+        raise TypeError(f"check_graph takes a Graph, got {brief(graph)}")
     names: set[str] = set()
     for i, op in enumerate(graph.ops):
         if op.id != i or op.graph is not graph:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from distgrad.graph import Graph, Tensor
 from distgrad.ops.builder import make
 from distgrad.registry import define
-from distgrad.types import DType, Shape, Typed, size_of
+from distgrad.types import DType, Shape, Typed, as_shape, brief, size_of, sizes
 
 #: Densifying more elements than this warns: it is the usual way to run out of memory with large embeddings.
 LARGE = 100_000_000
@@ -53,9 +53,12 @@ class IndexedSlices:
     __slots__ = ("dense_shape", "indices", "values")
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Shape | None = None):
+        for what, x in (("values", values), ("indices", indices)):
+            if not isinstance(getattr(x, "shape", None), tuple) or not hasattr(x, "dtype"):
+                raise TypeError(f"IndexedSlices: {what} must be a tensor or an array, got {brief(x)}")
         self.values = values
         self.indices = indices
-        self.dense_shape = None if dense_shape is None else tuple(int(n) for n in dense_shape)
+        self.dense_shape = None if dense_shape is None else sizes(dense_shape)
         rows = len(indices.shape)
         if values.shape[:rows] != indices.shape or not self.fits(self.dense_shape):
             raise ValueError(
@@ -65,6 +68,8 @@ class IndexedSlices:
 
     def fits(self, shape: Shape | None) -> bool:
         """Whether the values are rows of a tensor of this shape."""
+        if shape is not None:
+            shape = as_shape(shape)
         return shape is None or (bool(shape) and self.values.shape[len(self.indices.shape) :] == shape[1:])
 
     @property

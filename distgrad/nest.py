@@ -7,6 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from distgrad.types import brief
+
 
 def flatten(tree: Any) -> list[Any]:
     """The leaves, in order; a dict's by sorted key. None is a leaf.
@@ -20,26 +22,66 @@ def flatten(tree: Any) -> list[Any]:
 
 
 def map_structure(f: Callable[[Any], Any], tree: Any) -> Any:
-    """The same structure with f applied to every leaf, in the order of `flatten`.
+    """The same structure with f applied to every leaf, in the order of `flatten`. A loop: nesting may be deep.
 
     >>> map_structure(lambda x: x + 1, {"b": 1, "a": (2, 3)})
     {'b': 2, 'a': (3, 4)}
     """
+    items = _items(tree)
+    if items is None:
+        return f(tree)
+    open_: list[tuple[Any, Iterator[Any], list[Any]]] = [(tree, iter(items), [])]
+    inside = {id(tree)}
+    while True:
+        node, rest, made = open_[-1]
+        for item in rest:
+            items = _items(item)
+            if items is None:
+                made.append(f(item))
+                continue
+            if id(item) in inside:
+                raise ValueError(f"a {type(item).__name__} among nested values contains itself")
+            inside.add(id(item))
+            open_.append((item, iter(items), []))
+            break
+        else:
+            open_.pop()
+            inside.discard(id(node))
+            whole = _put_together(node, made)
+            if not open_:
+                return whole
+            open_[-1][2].append(whole)
+
+
+def _items(tree: Any) -> Iterable[Any] | None:
+    """What a structure has in it, in order; None for a leaf."""
+    if isinstance(tree, list | tuple):
+        return tree
     if isinstance(tree, dict):
-        by_key = {key: map_structure(f, tree[key]) for key in sorted_keys(tree)}
+        return [tree[key] for key in sorted_keys(tree)]
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return [getattr(tree, name) for name in field_names(tree)]
+    return None
+
+
+def _put_together(tree: Any, items: list[Any]) -> Any:
+    if isinstance(tree, dict):
+        by_key = dict(zip(sorted_keys(tree), items, strict=True))
         made = {key: by_key[key] for key in tree}  # leaves in sorted order, keys in the caller's
         return made if type(tree) is dict else _like_dict(tree, made)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*[map_structure(f, item) for item in tree])
+        return type(tree)(*items)
     if isinstance(tree, list | tuple):
-        return type(tree)([map_structure(f, item) for item in tree])
-    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        again = copy.copy(tree)  # with what is not a field of its constructor
-        for field in dataclasses.fields(tree):
-            if field.init:
-                object.__setattr__(again, field.name, map_structure(f, getattr(tree, field.name)))
-        return again
-    return f(tree)
+        return type(tree)(items)
+    again = copy.copy(tree)  # with what is not a field of its constructor
+    for name, item in zip(field_names(tree), items, strict=True):
+        object.__setattr__(again, name, item)
+    return again
+
+
+def field_names(tree: Any) -> list[str]:
+    """The fields of a dataclass that its constructor takes."""
+    return [field.name for field in dataclasses.fields(tree) if field.init]
 
 
 def unflatten(tree: Any, leaves: Iterable[Any]) -> Any:
@@ -56,7 +98,7 @@ def sorted_keys(d: dict[Any, Any]) -> list[Any]:
     try:
         return sorted(d)
     except TypeError:
-        raise TypeError(f"the keys of a nested dict must be sortable, got {list(d)!r}") from None
+        raise TypeError(f"the keys of a nested dict must be sortable, got {brief(list(d))}") from None
 
 
 def _like_dict(tree: Any, made: dict[Any, Any]) -> Any:
@@ -72,18 +114,23 @@ def paths(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     >>> list(paths({"w": [1, 2]}, "params"))
     [("params['w'][0]", 1), ("params['w'][1]", 2)]
     """
+    flatten(tree)  # an error where it contains itself
+    stack = [(prefix, tree)]
+    while stack:
+        name, tree = stack.pop()
+        items = _items(tree)
+        if items is None:
+            yield name, tree
+        else:
+            stack += reversed([*zip(_steps(name, tree), items, strict=True)])
+
+
+def _steps(prefix: str, tree: Any) -> list[str]:
+    """How one would write what a structure has in it."""
     if isinstance(tree, dict):
-        for key in sorted_keys(tree):
-            yield from paths(tree[key], f"{prefix}[{key!r}]")
-    elif isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        for field, item in zip(tree._fields, tree, strict=True):
-            yield from paths(item, f"{prefix}.{field}")
-    elif isinstance(tree, list | tuple):
-        for i, item in enumerate(tree):
-            yield from paths(item, f"{prefix}[{i}]")
-    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            if field.init:
-                yield from paths(getattr(tree, field.name), f"{prefix}.{field.name}")
-    else:
-        yield prefix, tree
+        return [f"{prefix}[{key!r}]" for key in sorted_keys(tree)]
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return [f"{prefix}.{field}" for field in tree._fields]
+    if isinstance(tree, list | tuple):
+        return [f"{prefix}[{i}]" for i in range(len(tree))]
+    return [f"{prefix}.{name}" for name in field_names(tree)]

@@ -11,14 +11,18 @@ from distgrad import nest
 from distgrad.function import function
 from distgrad.gradients import gradients
 from distgrad.indexed_slices import IndexedSlices
-from distgrad.ops.builder import convert
+from distgrad.ops.builder import as_array, convert
 from distgrad.ops.control import add_n
 from distgrad.ops.math import conj, real
 from distgrad.ops.reduce import sum as reduce_sum
-from distgrad.types import trainable
+from distgrad.types import brief, trainable, whole
 
 # Central differences of fourth order: weights of f(x + k h v), k = -2..2 without 0.
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
+
+
+#: The graph of a derivative is several times as large as that of the one before.
+_MOST_ORDERS = 8
 
 
 def check_grads(
@@ -41,7 +45,11 @@ def check_grads(
     >>> check_grads(lambda x: dg.sin(x) * x, [np.array([0.3, 1.2])])
     """
     rng = np.random.default_rng(0) if rng is None else rng
-    arrays = [np.asarray(a) for a in args]
+    _check_arguments(f, args, rng, step=step, rtol=rtol, atol=atol)
+    order = whole("check_grads", "order", order)
+    if not 0 <= order <= _MOST_ORDERS:
+        raise ValueError(f"check_grads: order must be between 0 and {_MOST_ORDERS}, got {order}")
+    arrays = [as_array(a) for a in args]
     moving = [i for i, a in enumerate(arrays) if trainable(a.dtype)]
     if not moving:
         raise ValueError("check_grads: no argument has a float or complex dtype, so there is nothing to differentiate")
@@ -50,6 +58,18 @@ def check_grads(
         derivative = _derivative(scalar, moving)
         _compare(scalar, derivative, arrays, moving, rng, f"gradient of order {n}", step, rtol, atol)
         f = derivative
+
+
+def _check_arguments(f: Any, args: Any, rng: Any, **numbers: Any) -> None:
+    if not callable(f):
+        raise TypeError(f"check_grads: f must be a function, got {brief(f)}")
+    if not isinstance(args, list | tuple):
+        raise TypeError(f"check_grads: args must be a list of the arguments of f, got {brief(args)}")
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"check_grads: rng must be a numpy.random.Generator, got {brief(rng)}")
+    for name, value in numbers.items():
+        if not isinstance(value, int | float | np.number) or not 0 <= value < np.inf or (name, value) == ("step", 0):
+            raise ValueError(f"check_grads: {name} must be a positive number, got {brief(value)}")
 
 
 def _weighted(f: Callable[..., Any], rng: np.random.Generator) -> Callable[..., Any]:

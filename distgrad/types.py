@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +12,9 @@ import numpy as np
 
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
+
+#: NumPy's arrays have no more axes.
+MAX_DIMS = 64
 
 FLOAT = np.dtype(np.float64)
 INT = np.dtype(np.int64)
@@ -78,6 +82,19 @@ def real_dtype(dtype: DType) -> DType:
     return np.empty(0, dtype).real.dtype if dtype.kind == "c" else dtype
 
 
+def brief(x: Any, most: int = 120) -> str:
+    """How an argument is shown in an error: its repr, cut where it is long; its type, where it has none.
+
+    >>> brief([1, 2]), brief("a" * 9, 5)
+    ('[1, 2]', "'a...")
+    """
+    try:
+        text = repr(x)
+    except Exception:  # a user's own repr, or NumPy's or Python's of something huge or nested
+        text = f"a {type(x).__name__}"
+    return text if len(text) <= most else text[: most - 3] + "..."
+
+
 def size_of(shape: Iterable[int]) -> int:
     return math.prod(shape)
 
@@ -88,11 +105,50 @@ def as_shape(shape: Any) -> Shape:
     >>> as_shape(3), as_shape([2, np.int64(1)])
     ((3,), (2, 1))
     """
-    items = shape if isinstance(shape, Sequence | np.ndarray) else (shape,)
+    items = shape if isinstance(shape, Sequence) or (isinstance(shape, np.ndarray) and shape.ndim) else (shape,)
+    if len(items) > MAX_DIMS:
+        raise ValueError(f"a shape has at most {MAX_DIMS} sizes, got {len(items):,}")
     try:
         return tuple(int(n.__index__()) for n in items)
     except (AttributeError, TypeError):
-        raise TypeError(f"a shape must be an int or a sequence of ints, got {shape!r}") from None
+        raise TypeError(f"a shape must be an int or a sequence of ints, got {brief(shape)}") from None
+
+
+def sizes(shape: Any) -> Shape:
+    """A shape that something new has: no size is negative.
+
+    >>> sizes([2, 3])
+    (2, 3)
+    """
+    made = as_shape(shape)
+    if any(n < 0 for n in made):
+        raise ValueError(f"a shape must not be negative, got {list(made)}")
+    return made
+
+
+def whole(what: str, argument: str, x: Any) -> int:
+    """An argument that must be an int.
+
+    >>> whole("eye", "N", np.int8(3))
+    3
+    """
+    try:
+        return int(operator.index(x))
+    except TypeError:
+        raise TypeError(f"{what}: {argument} must be an int, got {brief(x)}") from None
+
+
+def dtype_from(what: str, dtype: Any) -> DType:
+    """A dtype argument; NumPy's errors about one do not say whose it is.
+
+    >>> dtype_from("cast", "float32")
+    dtype('float32')
+    """
+    try:
+        made: DType = np.dtype(dtype)
+        return made
+    except Exception as e:  # NumPy takes structures apart, and fails in many ways
+        raise TypeError(f"{what}: {brief(dtype)} is no dtype ({e})") from None
 
 
 def normalize_axis(axis: int, ndim: int) -> int:
@@ -102,9 +158,9 @@ def normalize_axis(axis: int, ndim: int) -> int:
     2
     """
     try:
-        axis = axis.__index__()
-    except AttributeError:
-        raise TypeError(f"an axis must be an int, got {axis!r}") from None
+        axis = operator.index(axis)
+    except TypeError:
+        raise TypeError(f"an axis must be an int, got {brief(axis)}") from None
     if not -ndim <= axis < ndim:
         raise np.exceptions.AxisError(axis, ndim)
     return axis % ndim
@@ -114,6 +170,8 @@ def normalize_axes(axis: int | Sequence[int] | None, ndim: int) -> tuple[int, ..
     """The axes of a reduction, sorted; None means all of them."""
     if axis is None:
         return tuple(range(ndim))
+    if isinstance(axis, Sequence) and len(axis) > MAX_DIMS:
+        raise ValueError(f"there are at most {MAX_DIMS} axes, got {len(axis):,}")
     axes = tuple(normalize_axis(a, ndim) for a in axis) if isinstance(axis, Sequence) else (normalize_axis(axis, ndim),)
     if len(set(axes)) != len(axes):
         raise ValueError(f"duplicate value in axis {axis!r}")

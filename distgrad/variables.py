@@ -23,7 +23,7 @@ from distgrad.ops.index import scatter_add
 from distgrad.ops.methods import install
 from distgrad.registry import RegisterGradient, define, no_gradient
 from distgrad.state import Array, alone, frozen
-from distgrad.types import DType, Shape, Spec, Typed
+from distgrad.types import DType, Shape, Spec, Typed, dtype_from
 
 _numbers = itertools.count()
 
@@ -120,6 +120,14 @@ class Variable:
     def __setitem__(self, key: Any, value: Any) -> None:
         raise TypeError(f"{self!r} is not written in place: build the new value and call assign(value)")
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"<Variable {self.name!r}> cannot be copied or pickled: its state has one place. Take its value with "
+            f".numpy(), and make another with distgrad.Variable(value); or keep it in a file with "
+            f"distgrad.save_checkpoint and restore_checkpoint. A function that is sent elsewhere takes it as an "
+            "argument."
+        )
+
     # -- in a graph ----------------------------------------------------------------------------------------------
 
     def __handle__(self) -> Tensor:
@@ -149,13 +157,22 @@ class Variable:
         if graph is None:
             return self.numpy()  # type: ignore[no-any-return]
         if _nested(graph):
-            assert isinstance(graph, FuncGraph)
-            assert graph.outer is not None
-            with graph.outer:
-                outer = self.__tensor__()
-            made = graph.admit(outer)
+            made = graph.admit(self._read_around(graph))
         else:
             made = make(_read, (_handle_in(graph, self),), name=f"{self.name}/read")
+        return made
+
+    def _read_around(self, graph: FuncGraph) -> Tensor:
+        """The read that a body captures: of the nearest graph around it that has one, else of the outermost."""
+        around = graph.around()
+        for outer in around:
+            if not _nested(outer) or (self in outer.reads and not outer._control):
+                break
+        with outer:
+            made = self.__tensor__()
+        for inner in around[: around.index(outer)]:
+            if not inner._control:
+                inner.reads.setdefault(self, inner.admit(made))
         return made
 
     value = read_value = read
@@ -178,7 +195,7 @@ class Variable:
     def assign_add(self, delta: Any) -> Tensor:
         """Add to the value; gives the new value. Of an `IndexedSlices` only the rows that it has are added to."""
         if current_graph() is None:
-            return self._change(lambda: value_of(self._value) + delta)
+            return self._change(lambda: value_of(self._value) + self._number(delta))
         if isinstance(delta, IndexedSlices):
             return self.assign(scatter_add(self.read(), delta.indices, delta.values))
         return self.assign(self.read() + delta)
@@ -187,7 +204,7 @@ class Variable:
         """Subtract from the value; gives the new value. Of an `IndexedSlices` only the rows that it has are subtracted
         from."""
         if current_graph() is None:
-            return self._change(lambda: value_of(self._value) - delta)
+            return self._change(lambda: value_of(self._value) - self._number(delta))
         if isinstance(delta, IndexedSlices):
             return self.assign(scatter_add(self.read(), delta.indices, -delta.values))
         return self.assign(self.read() - delta)
@@ -201,6 +218,10 @@ class Variable:
 
         made: Tensor = alone((self,), change).copy()
         return made
+
+    def _number(self, delta: Any) -> Any:
+        """What is added outside any graph: numbers as they are, so that they adapt; the rest as an array."""
+        return delta if isinstance(delta, int | float | complex) else as_array(delta)
 
     def _fit(self, value: Any) -> Any:
         """A value of the variable's shape and dtype: Python numbers adapt, what has a dtype must have this one."""
@@ -253,7 +274,7 @@ def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
             f"{self!r} has no array inside a graph: its value may change before the graph runs. "
             f"Use it as a tensor, or take .numpy() to record its value of now as a constant."
         )
-    return np.array(value_of(self._value), dtype=dtype)
+    return np.array(value_of(self._value), dtype=dtype if dtype is None else dtype_from("np.array", dtype))
 
 
 def _in_place(operator: str, remedy: str) -> Callable[..., Any]:

@@ -20,7 +20,7 @@ from distgrad.function import CALLS
 from distgrad.graph import FuncGraph, Operation, Tensor
 from distgrad.printing import format_attrs
 from distgrad.registry import OPS
-from distgrad.types import Spec
+from distgrad.types import Spec, brief
 
 #: Op types whose value comes from outside: a feed, or the inputs of the call.
 ARGUMENTS = ("Placeholder", "Capture")
@@ -125,6 +125,7 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
     %1 f64[2] = Exp(%0)  # ...
     return %1
     """
+    _check_ends(fetches, feeds, effects)
     with planning():
         flat = _Flattener(feeds)
         fetched, keep = flat.run(fetches, effects)
@@ -137,6 +138,12 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
             _check_fed(flat.unfed, used)
             reads = tuple([(key, v) for key, v in reads if v in used])
         return check_program(Program(steps, tuple(flat.types), tuple(flat.feeds), fetched, reads, writes))
+
+
+def _check_ends(fetches: Any, feeds: Any, effects: Any) -> None:
+    for what, given, kind in (("fetches", fetches, Tensor), ("feeds", feeds, Tensor), ("effects", effects, Operation)):
+        if not isinstance(given, list | tuple) or not all(isinstance(each, kind) for each in given):
+            raise TypeError(f"lower: {what} is a list of {kind.__name__}s, got {brief(given)}")
 
 
 @contextmanager

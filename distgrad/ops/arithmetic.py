@@ -26,6 +26,7 @@ from distgrad.ops.builder import (
     unary,
 )
 from distgrad.ops.control import identity, zeros_like
+from distgrad.ops.guard import guard_all
 from distgrad.ops.logic import (
     bitwise_and,
     bitwise_or,
@@ -46,7 +47,7 @@ from distgrad.ops.logic import (
     not_equal,
 )
 from distgrad.registry import RegisterGradient, define, no_gradient
-from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, real_dtype, trainable
+from distgrad.types import BOOL, DType, Shape, Typed, brief, broadcast_shapes, real_dtype, trainable, whole
 
 Infer = Callable[..., tuple[Shape, DType]]
 
@@ -204,8 +205,12 @@ def round(a: Any, decimals: int = 0, name: str | None = None) -> Tensor:
     >>> round(np.array([14, 16]), -1)
     array([10, 20])
     """
-    a = typed(a)
+    a, decimals = typed(a), whole("round", "decimals", decimals)
+    if not -300 <= decimals <= 300:
+        raise ValueError(f"round: decimals must be between -300 and 300, got {brief(decimals)}")
     if a.dtype.kind in "iu":
+        if decimals < -19:
+            return zeros_like(a, name=name)  # no integer has as many digits
         if decimals >= 0:
             return identity(a, name=name)  # type: ignore[no-any-return]
         return cast(multiply(rint(divide(a, 10**-decimals)), 10**-decimals), a.dtype, name=name)
@@ -381,3 +386,4 @@ __all__ = [
     "positive", "real", "reciprocal", "remainder", "rint", "round", "sign", "square", "subtract", "true_divide",
     "trunc", "where",
 ]  # fmt: skip
+guard_all(globals(), __all__)

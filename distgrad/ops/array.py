@@ -6,7 +6,7 @@ triangles are in `diagonal`; both are offered here too.
 
 from __future__ import annotations
 
-import operator
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.arithmetic import floor
-from distgrad.ops.builder import as_dtype, cast, convert, has_tensor, make, promote, same, typed
+from distgrad.ops.builder import as_array, as_dtype, cast, check_fits, convert, has_tensor, make, promote, same, typed
 from distgrad.ops.control import full, identity, ones, zeros
 from distgrad.ops.diagonal import MATRIX_DIAG, diag, diagonal, diagonal_size, trace, tril, triu
+from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.layout import (
     array_split,
@@ -26,6 +27,7 @@ from distgrad.ops.layout import (
     concatenate,
     expand_dims,
     hstack,
+    joined,
     moveaxis,
     permute_dims,
     ravel,
@@ -39,7 +41,7 @@ from distgrad.ops.layout import (
     vstack,
 )
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, normalize_axes, normalize_axis
+from distgrad.types import MAX_DIMS, DType, Shape, Typed, brief, normalize_axes, normalize_axis, sizes, whole
 
 Pairs = tuple[tuple[Any, Any], ...]
 
@@ -53,7 +55,8 @@ def column_stack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     array([[1, 3],
            [2, 4]])
     """
-    return concatenate([reshape(x, (-1, 1)) if len(x.shape) < 2 else x for x in map(typed, tup)], 1, name=name)
+    xs = joined("column_stack", tup)
+    return concatenate([reshape(x, (-1, 1)) if len(x.shape) < 2 else x for x in xs], 1, name=name)
 
 
 def dstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
@@ -62,7 +65,8 @@ def dstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     >>> dstack([[1, 2], [3, 4]]).shape
     (1, 2, 2)
     """
-    return concatenate([expand_dims(x, -1) if len(x.shape) == 2 else x for x in map(atleast_2d, tup)], 2, name=name)
+    xs = [atleast_2d(x) for x in joined("dstack", tup)]
+    return concatenate([expand_dims(x, -1) if len(x.shape) == 2 else x for x in xs], 2, name=name)
 
 
 def broadcast_arrays(*args: Any) -> tuple[Tensor, ...]:
@@ -88,9 +92,12 @@ def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
            [1, 2, 1, 2]])
     """
     a = typed(A)
-    counts = [operator.index(n) for n in (reps if isinstance(reps, Sequence | np.ndarray) else (reps,))]
+    given = reps if isinstance(reps, Sequence) or (isinstance(reps, np.ndarray) and reps.ndim) else (reps,)
+    if len(given) > MAX_DIMS:
+        raise ValueError(f"tile: reps has at most {MAX_DIMS} entries, one per axis; got {len(given):,}")
+    counts = [whole("tile", "reps", n) for n in given]
     if any(n < 0 for n in counts):
-        raise ValueError(f"tile: reps must not be negative, got {reps!r}")
+        raise ValueError(f"tile: reps must not be negative, got {brief(reps)}")
     ndim = max(len(counts), len(a.shape))
     counts, shape = [1] * (ndim - len(counts)) + counts, (1,) * (ndim - len(a.shape)) + a.shape
     pairs = list(zip(counts, shape, strict=True))
@@ -108,11 +115,11 @@ def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: 
         raise TypeError("repeat: repeats must be Python ints: as a tensor, the result's shape would depend on data")
     a = ravel(a) if axis is None else typed(a)
     axis = normalize_axis(0 if axis is None else axis, len(a.shape))
-    counts = np.asarray(repeats)
+    counts = as_array(repeats)
     if (counts.dtype.kind not in "iu" and counts.size) or counts.ndim > 1:
-        raise TypeError(f"repeat: repeats must be an int or a sequence of ints, got {repeats!r}")
+        raise TypeError(f"repeat: repeats must be an int or a sequence of ints, got {brief(repeats)}")
     if (counts < 0).any():
-        raise ValueError(f"repeat: repeats must not be negative, got {repeats!r}")
+        raise ValueError(f"repeat: repeats must not be negative, got {brief(repeats)}")
     if counts.size != 1:
         return _repeat_unevenly(a, counts, axis, name)
     before, n, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
@@ -125,6 +132,7 @@ def _repeat_unevenly(a: Any, counts: Any, axis: int, name: str | None) -> Tensor
     n = a.shape[axis]
     if counts.shape != (n,):
         raise ValueError(f"repeat: {counts.size} repeats for axis {axis} of size {n} in shape {list(a.shape)}")
+    check_fits("repeat", (sum(counts.tolist()),), np.dtype(np.int64))
     return _pick(a, np.repeat(np.arange(n), counts.astype(np.int64)), axis, name)
 
 
@@ -163,12 +171,13 @@ def pad(
     if mode == "constant":
         return _pad_constant(a, widths, constant_values, name)
     if mode not in ("edge", "reflect", "symmetric", "wrap"):
-        raise ValueError(f"pad: mode {mode!r} is not one of 'constant', 'edge', 'reflect', 'symmetric', 'wrap'")
+        raise ValueError(f"pad: mode {brief(mode)} is not one of 'constant', 'edge', 'reflect', 'symmetric', 'wrap'")
     for axis, width in enumerate(widths):
         if width == (0, 0):
             continue
         if a.shape[axis] == 0:
             raise ValueError(f"pad: axis {axis} of shape {list(a.shape)} is empty: mode {mode!r} has nothing to copy")
+        check_fits("pad", (a.shape[axis] + sum(width),), np.dtype(np.int64))
         a = _pick(a, np.pad(np.arange(a.shape[axis]), width, mode=mode), axis)  # type: ignore[call-overload]
     return identity(a, name=name)  # type: ignore[no-any-return]
 
@@ -190,11 +199,11 @@ def _pad_widths(pad_width: Any, ndim: int) -> Pairs:
     if isinstance(pad_width, Mapping):
         by_axis = {normalize_axis(axis, ndim): width for axis, width in pad_width.items()}
         pad_width = [_pairs(np.asarray(by_axis.get(i, 0)), 1, "pad_width")[0] for i in range(ndim)]
-    widths = np.asarray(pad_width)
+    widths = as_array(pad_width)
     if widths.dtype.kind not in "iu" and widths.size:
-        raise TypeError(f"pad: pad_width must be made of ints, got {pad_width!r}")
+        raise TypeError(f"pad: pad_width must be made of ints, got {brief(pad_width)}")
     if (widths < 0).any():
-        raise ValueError(f"pad: pad_width must not be negative, got {pad_width!r}; slice to make an array smaller")
+        raise ValueError(f"pad: pad_width must not be negative, got {brief(pad_width)}; slice to make an array smaller")
     return _pairs(widths, ndim, "pad_width")
 
 
@@ -266,8 +275,8 @@ def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1), name: str | None = N
     m = typed(m)
     plane = [normalize_axis(i, len(m.shape)) for i in axes]
     if len(plane) != 2 or plane[0] == plane[1]:
-        raise ValueError(f"rot90: axes must be two different axes, got {axes!r}")
-    (first, second), turns = plane, operator.index(k) % 4
+        raise ValueError(f"rot90: axes must be two different axes, got {brief(axes)}")
+    (first, second), turns = plane, whole("rot90", "k", k) % 4
     if turns % 2 == 0:
         return flip(m, plane if turns else (), name=name)
     return flip(swapaxes(m, first, second), first if turns == 1 else second, name=name)
@@ -284,9 +293,9 @@ def roll(
     a = typed(a)
     if axis is None:
         return reshape(roll(ravel(a), shift, 0), a.shape, name=name)
-    shifts, axes = np.broadcast_arrays(np.asarray(shift), np.asarray(axis))
+    shifts, axes = np.broadcast_arrays(as_array(shift), as_array(axis))
     if shifts.ndim > 1 or (shifts.dtype.kind not in "iu" and shifts.size):
-        raise TypeError(f"roll: shift {shift!r} and axis {axis!r} must be ints or sequences of as many ints")
+        raise TypeError(f"roll: shift {brief(shift)} and axis {brief(axis)} must be ints or sequences of as many ints")
     attrs = {
         "shift": tuple(shifts.ravel().tolist()),
         "axis": tuple([normalize_axis(i, len(a.shape)) for i in axes.ravel().tolist()]),
@@ -309,7 +318,24 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, na
     (array([0, 1, 2]), array([1. , 1.5]))
     """
     _static("arange", start=start, stop=stop, step=step)
+    _check_range(start, stop, step)
     return convert(np.arange(start, stop, step, dtype=dtype), name=name)
+
+
+def _check_range(start: Any, stop: Any, step: Any) -> None:
+    """That a range is of numbers, and has room."""
+    for argument, value in {"start": start, "stop": stop, "step": step}.items():
+        if value is not None and (not isinstance(value, int | float | np.number) or np.ndim(value)):
+            raise TypeError(f"arange: {argument} must be a number, got {brief(value)}")
+    if start is None:
+        raise TypeError("arange: start must be a number, got None")
+    begin, end, by = (0, start, step) if stop is None else (start, stop, step)
+    if by == 0:
+        raise ValueError("arange: step must not be 0")
+    count = (end - begin) / (1 if by is None else by)
+    if not math.isfinite(count):
+        raise ValueError(f"arange: there is no end of numbers from {begin} to {end} by {by}")
+    check_fits("arange", (max(0, math.ceil(count)),), np.dtype(np.int64))
 
 
 def linspace(
@@ -321,6 +347,10 @@ def linspace(
     array([0. , 0.5, 1. ])
     """
     _static("linspace", num=num)
+    num = whole("linspace", "num", num)
+    if num < 0:
+        raise ValueError(f"linspace: num must not be negative, got {num}")
+    check_fits("linspace", (num,), np.dtype(np.float64))
     if not has_tensor((start, stop)):
         return convert(np.linspace(start, stop, num, endpoint=endpoint, dtype=dtype), name=name)
     start, stop = promote(np.true_divide, start, stop)
@@ -361,7 +391,9 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, name: str 
            [0., 1.]])
     """
     _static("eye", N=N, M=M, k=k)
-    shape, k = (operator.index(N), operator.index(N if M is None else M)), operator.index(k)
+    shape = sizes((whole("eye", "N", N), whole("eye", "M", N if M is None else M)))
+    k, dtype = whole("eye", "k", k), np.dtype(dtype)
+    check_fits("eye", shape, dtype)
     size = diagonal_size(shape, k)
     if not size:
         return zeros(shape, dtype, name=name)
@@ -375,7 +407,7 @@ def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Tens
     [(2, 3), (2, 3)]
     """
     if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {indexing!r}")
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', got {brief(indexing)}")
     vectors = [ravel(x) for x in xi]
     axes = list(range(len(vectors)))
     if indexing == "xy" and len(vectors) > 1:
@@ -393,3 +425,4 @@ __all__ = [
     "hstack", "linspace", "meshgrid", "moveaxis", "pad", "permute_dims", "ravel", "repeat", "reshape", "roll", "rot90",
     "split", "squeeze", "stack", "swapaxes", "tile", "trace", "transpose", "tril", "triu", "unstack", "vstack",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -6,8 +6,10 @@ helpers works in both worlds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from distgrad import runtime
 from distgrad.errors import here
 from distgrad.graph import NO_ATTRS, Attrs, FuncGraph, Graph, Tensor, _context
 from distgrad.registry import OpDef, define
-from distgrad.types import BOOL, DType, Shape, Typed, broadcast_shapes, native, spec_of, trainable
+from distgrad.types import BOOL, DType, Shape, Typed, brief, broadcast_shapes, dtype_from, native, spec_of, trainable
 
 _SCALARS = (bool, int, float, complex)
 
@@ -46,6 +48,9 @@ def _make_converted(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs, name: str |
     if graph is None:
         arrays = [as_array(x) for x in inputs]
         specs = _infer(d, arrays, attrs)  # the same errors as in a graph
+        for shape, dtype in specs:
+            if prod(shape) >= _MANY:
+                check_fits(d.type, shape, dtype)
         return runtime.current().evaluate(d, arrays, attrs, specs)  # type: ignore[return-value]
     if graph is not _context.graph:
         if isinstance(graph, FuncGraph):
@@ -71,6 +76,38 @@ def _noted(e: Exception, d: OpDef, inputs: Sequence[Typed]) -> Exception:
     return e
 
 
+#: Arrays of fewer elements fit into every machine.
+_MANY = 1 << 22
+
+
+@cache
+def _memory() -> int:
+    """The bytes of memory of this machine."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):  # Windows
+        return 1 << 48
+
+
+def check_fits(what: str, shape: Sequence[int], dtype: Any) -> None:
+    """MemoryError for an array that this machine has no room for: the system might grant the memory, and end the
+    process when it is written to."""
+    if prod(shape) * dtype.itemsize > _memory():
+        raise MemoryError(
+            f"{what}: an array of shape {list(shape)} and dtype {dtype} would take {prod(shape) * dtype.itemsize:,} "
+            f"bytes, and this machine has {_memory():,}"
+        )
+
+
+#: An op has at most so many outputs, unless its input has as many rows.
+MOST_PARTS = 100_000
+
+
+def check_parts(what: str, parts: int, rows: int = 0) -> None:
+    if parts > max(rows, MOST_PARTS) or parts > 100 * MOST_PARTS:
+        raise ValueError(f"{what}: {brief(parts)} parts are more than one op can have; make fewer, or use slices")
+
+
 def _leaked(graph: FuncGraph, inputs: Sequence[Any]) -> ValueError:
     tensor = next(x for x in inputs if getattr(x, "graph", None) is graph)
     return ValueError(
@@ -87,10 +124,28 @@ def graph_for(inputs: Sequence[Any]) -> Graph | None:
 
 def _graph_of(inputs: Sequence[Any]) -> Graph | None:
     for x in inputs:
-        graph = _graph_of(x) if isinstance(x, list | tuple) else getattr(x, "graph", None)
-        if isinstance(graph, Graph):
-            return graph
+        for leaf in _leaves(x) if isinstance(x, list | tuple) else (x,):
+            graph = getattr(leaf, "graph", None)
+            if isinstance(graph, Graph):
+                return graph
     return None
+
+
+#: Lists inside one another that are looked through for tensors: NumPy makes no array of deeper ones.
+_MAX_DEPTH = 64
+
+
+def _leaves(x: Any) -> Iterator[Any]:
+    """What nested lists hold, to the depth of arrays."""
+    stack = [iter((x,))]
+    while stack:
+        for item in stack[-1]:
+            if isinstance(item, list | tuple) and len(stack) <= _MAX_DEPTH:
+                stack.append(iter(item))
+                break
+            yield item
+        else:
+            stack.pop()
 
 
 # -- converting --------------------------------------------------------------------------------------------------
@@ -147,7 +202,7 @@ def _shared_constant(graph: Graph, value: Any) -> Tensor:
 def has_tensor(x: Any) -> bool:
     """Whether a nested list holds something that only a graph can make a value of."""
     if isinstance(x, list | tuple):
-        return any(has_tensor(item) for item in x)
+        return any(isinstance(item, Tensor) or hasattr(item, "__tensor__") for item in _leaves(x))
     return isinstance(x, Tensor) or hasattr(x, "__tensor__")
 
 
@@ -159,9 +214,10 @@ def as_array(x: Any, dtype: Any = None) -> Any:
         x = x.__tensor__()
     try:
         array = np.asarray(plain(x), dtype)
-    except (ValueError, TypeError) as e:
+    except (ValueError, TypeError, RecursionError, AttributeError) as e:
         if dtype is not None:
-            raise
+            kind = ValueError if isinstance(e, ValueError) else TypeError
+            raise kind(f"{_describe(x)} is nothing that NumPy makes an array of {brief(dtype)} of: {e}") from None
         raise TypeError(f"{_describe(x)} is not a tensor or anything that NumPy makes an array of: {e}") from None
     if array.dtype == object:
         raise TypeError(f"{_describe(x)} is not a tensor or an array of numbers")
@@ -179,8 +235,7 @@ def plain(x: Any) -> Any:
 
 
 def _describe(x: Any) -> str:
-    text = repr(x)
-    return f"{text if len(text) < 80 else text[:77] + '...'} (a {type(x).__name__})"
+    return f"{brief(x, 80)} (a {type(x).__name__})"
 
 
 def typed(x: Any) -> Any:
@@ -233,7 +288,10 @@ def promote(ufunc: np.ufunc, *xs: Any, name: str | None = None) -> tuple[Any, ..
 def common(*xs: Any) -> tuple[Any, ...]:
     """Operands cast to their common dtype (np.result_type), for ops that combine without computing."""
     xs = _adapted(tuple([x if type(x) in _SCALARS else typed(x) for x in xs]))
-    dtype = np.result_type(*[x if type(x) in _SCALARS else x.dtype for x in xs])
+    try:
+        dtype = np.result_type(*[x if type(x) in _SCALARS else x.dtype for x in xs])
+    except TypeError as e:
+        raise TypeError(f"there is no dtype for all of these: {e}") from None
     return tuple([as_dtype(x, dtype) for x in xs])
 
 
@@ -260,8 +318,11 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     array([ 1, -1], dtype=int32)
     """
     x = typed(x)
-    dtype = np.dtype(dtype)
-    return x if x.dtype == dtype and name is None else make(CAST, (x,), {"dtype": dtype}, name)
+    dtype = dtype_from("cast", dtype)
+    try:
+        return x if x.dtype == dtype and name is None else make(CAST, (x,), {"dtype": dtype}, name)
+    except ValueError as e:  # a text that is no number
+        raise ValueError(f"cast: {spec_of(x)} cannot become {dtype}: {e}") from None
 
 
 # -- the two shapes of most ops ----------------------------------------------------------------------------------
@@ -313,4 +374,5 @@ def binary(
 def _dressed(build: Callable[..., Tensor], name: str, doc: str) -> Callable[..., Tensor]:
     build.__name__ = build.__qualname__ = name
     build.__doc__ = doc
+    build.of_arrays = True  # type: ignore[attr-defined]
     return build

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from distgrad import nest
 from distgrad.graph import NO_ATTRS, Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices
-from distgrad.ops.builder import common, convert, graph_for, make, make_n, same, typed
+from distgrad.ops.builder import as_array, common, convert, graph_for, make, make_n, same, typed
+from distgrad.ops.guard import guard_all
 from distgrad.registry import RegisterGradient, define, no_gradient
-from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, native, spec_of
+from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, brief, native, sizes, spec_of
 
 # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -35,7 +37,7 @@ def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tens
     graph = current_graph()
     if graph is None:
         raise RuntimeError("placeholder: there is no graph to put it in; build one with `with distgrad.Graph():`")
-    return graph.add("Placeholder", (), [Spec(as_shape(shape), native(np.dtype(dtype)))], NO_ATTRS, name).outputs[0]
+    return graph.add("Placeholder", (), [Spec(sizes(shape), native(np.dtype(dtype)))], NO_ATTRS, name).outputs[0]
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
@@ -56,8 +58,10 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, name: str | None = None
     >>> full(2, 0.5)
     array([0.5, 0.5])
     """
-    dtype = np.asarray(fill_value).dtype if dtype is None else np.dtype(dtype)
-    return make(_fill, (), {"shape": as_shape(shape), "dtype": dtype, "value": dtype.type(fill_value).item()}, name)
+    value = as_array(fill_value, None if dtype is None else np.dtype(dtype))
+    if value.shape:
+        raise ValueError(f"full: fill_value is one number, got {brief(fill_value)}; use broadcast_to for an array")
+    return make(_fill, (), {"shape": sizes(shape), "dtype": value.dtype, "value": value.item()}, name)
 
 
 def zeros(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
@@ -66,7 +70,7 @@ def zeros(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
     >>> zeros(2)
     array([0., 0.])
     """
-    return _filled(as_shape(shape), np.dtype(dtype), 0, name)
+    return _filled(sizes(shape), np.dtype(dtype), 0, name)
 
 
 def ones(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
@@ -75,7 +79,7 @@ def ones(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
     >>> ones(2, "int32")
     array([1, 1], dtype=int32)
     """
-    return _filled(as_shape(shape), np.dtype(dtype), 1, name)
+    return _filled(sizes(shape), np.dtype(dtype), 1, name)
 
 
 def _filled(shape: Shape, dtype: DType, value: int, name: str | None = None) -> Tensor:
@@ -228,7 +232,7 @@ def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
     array([11., 22.])
     """
     if not isinstance(inputs, list | tuple) or not inputs:
-        raise ValueError(f"add_n takes a non-empty list of tensors, got {inputs!r}")
+        raise ValueError(f"add_n takes a non-empty list of tensors, got {brief(inputs)}")
     return make(ADD_N, common(*inputs), NO_ATTRS, name)
 
 
@@ -274,17 +278,15 @@ def group(*inputs: Any, name: str | None = None) -> Operation:
 
 
 def _producers(inputs: Iterable[Any]) -> Iterable[Operation]:
-    for x in inputs:
-        if isinstance(x, list | tuple):
-            yield from _producers(x)
-        elif isinstance(x, IndexedSlices):
+    for x in nest.flatten(list(inputs)):
+        if isinstance(x, IndexedSlices) and isinstance(x.values, Tensor):
             yield x.values.op
         elif isinstance(x, Operation):
             yield x
         elif isinstance(x, Tensor):
             yield x.op
         elif x is not None:
-            raise TypeError(f"group and tuple take tensors and operations, got {x!r}")
+            raise TypeError(f"group and tuple take tensors and operations, got {brief(x)}")
 
 
 def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] = ()) -> list[Any]:
@@ -297,7 +299,7 @@ def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequ
         return list(tensors)
     waited = [*_producers([*tensors, *control_inputs])]
     if not waited:
-        raise ValueError(f"tuple: there must be at least one tensor, got {tensors!r}")
+        raise ValueError(f"tuple: there must be at least one tensor, got {brief(tensors)}")
     graph = waited[0].graph
     with graph, graph.name_scope(name or "tuple"):
         gate = group(waited)
@@ -310,3 +312,4 @@ __all__ = [
     "no_op", "ones", "ones_like", "placeholder", "prevent_gradient", "rank", "shape", "size", "stop_gradient", "zeros",
     "zeros_like",
 ]  # fmt: skip
+guard_all(globals(), __all__)

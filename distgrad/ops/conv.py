@@ -15,9 +15,10 @@ from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import transpose
 from distgrad.ops.builder import common, make, same, typed
 from distgrad.ops.control import zeros
+from distgrad.ops.guard import guard_all
 from distgrad.ops.math import conj
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, trainable
+from distgrad.types import DType, Shape, Typed, brief, trainable
 
 Pair = tuple[int, int]
 Pads = tuple[Pair, Pair]
@@ -29,7 +30,7 @@ def _pair(what: str, value: Any) -> Pair:
     """A positive int for both directions, or one each for height and width."""
     items = tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else (value, value)
     if len(items) != 2 or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in items):
-        raise ValueError(f"{what} must be a positive int, or two of them for height and width; got {value!r}")
+        raise ValueError(f"{what} must be a positive int, or two of them for height and width; got {brief(value)}")
     return int(items[0]), int(items[1])
 
 
@@ -50,7 +51,7 @@ def _pads(what: str, padding: Any, size: Pair, window: Pair, strides: Pair, dila
             if min(top, bottom, left, right) >= 0:
                 return (top, bottom), (left, right)
     raise ValueError(
-        f"{what}: padding must be 'SAME', 'VALID' or ((top, bottom), (left, right)), not negative; got {padding!r}"
+        f"{what}: padding must be 'SAME', 'VALID' or ((top, bottom), (left, right)), not negative; got {brief(padding)}"
     )
 
 
@@ -86,7 +87,7 @@ def _channels_last(what: str, x: Any, data_format: str, build: Callable[[Any], T
     if data_format == "NHWC":
         return build(x)
     if data_format != "NCHW":
-        raise ValueError(f"{what}: data_format must be 'NHWC' or 'NCHW', got {data_format!r}")
+        raise ValueError(f"{what}: data_format must be 'NHWC' or 'NCHW', got {brief(data_format)}")
     return transpose(build(transpose(x, (0, 2, 3, 1))), (0, 3, 1, 2))
 
 
@@ -158,7 +159,7 @@ def _check_channels(x: Typed, w: Typed, groups: int) -> None:
     channels, per_group, made = x.shape[3], *w.shape[2:]
     if not isinstance(groups, int | np.integer) or groups < 1 or channels % groups or made % groups:
         raise ValueError(
-            f"conv2d: groups={groups!r} must divide both the {channels} channels of x {list(x.shape)} (NHWC) "
+            f"conv2d: groups={brief(groups)} must divide both the {channels} channels of x {list(x.shape)} (NHWC) "
             f"and the {made} output channels of w {list(w.shape)}"
         )
     if per_group * groups != channels:
@@ -304,3 +305,4 @@ def _avg_pool_grad_grad(op: Operation, h: Tensor) -> Any:
 
 
 __all__ = ["avg_pool", "conv2d", "max_pool"]
+guard_all(globals(), __all__)

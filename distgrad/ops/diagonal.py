@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.builder import make, same, typed
+from distgrad.ops.guard import guard_all
 from distgrad.ops.layout import broadcast_to, moveaxis
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import Shape, normalize_axis
+from distgrad.types import Shape, normalize_axis, whole
 
 
 def diagonal_size(shape: Shape, offset: int) -> int:
@@ -30,7 +30,7 @@ def diag(v: Any, k: int = 0, name: str | None = None) -> Tensor:
     array([[1, 0],
            [0, 2]])
     """
-    v, k = typed(v), operator.index(k)
+    v, k = typed(v), whole("diag", "k", k)
     if len(v.shape) == 1:
         n = v.shape[0] + abs(k)
         return make(MATRIX_DIAG, (v,), {"shape": (n, n), "offset": k}, name)
@@ -54,7 +54,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str 
         raise ValueError(f"diagonal: axis1 and axis2 must differ, both are {axes[0]}")
     if axes != (ndim - 2, ndim - 1):
         a = moveaxis(a, axes, (-2, -1))
-    return make(_diag_part, (a,), {"offset": operator.index(offset)}, name)
+    return make(_diag_part, (a,), {"offset": whole("diagonal", "offset", offset)}, name)
 
 
 @RegisterGradient("MatrixDiag")
@@ -89,7 +89,7 @@ def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:
     array([[1, 0],
            [3, 4]])
     """
-    return make(_tril, (_matrix(m, "tril"),), {"k": operator.index(k)}, name)
+    return make(_tril, (_matrix(m, "tril"),), {"k": whole("tril", "k", k)}, name)
 
 
 def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
@@ -99,7 +99,7 @@ def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
     array([[1, 2],
            [0, 4]])
     """
-    return make(_triu, (_matrix(m, "triu"),), {"k": operator.index(k)}, name)
+    return make(_triu, (_matrix(m, "triu"),), {"k": whole("triu", "k", k)}, name)
 
 
 def _matrix(m: Any, what: str) -> Any:
@@ -120,3 +120,4 @@ def _triu_grad(op: Operation, g: Tensor) -> Any:
 
 
 __all__ = ["diag", "diagonal", "trace", "tril", "triu"]
+guard_all(globals(), __all__)

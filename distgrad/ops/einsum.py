@@ -17,6 +17,7 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import broadcast_to, reshape
 from distgrad.ops.builder import common, loop_dtype, make
+from distgrad.ops.guard import guard_all
 from distgrad.ops.math import conj
 from distgrad.registry import RegisterGradient, define
 from distgrad.types import DType, Shape, Typed
@@ -209,3 +210,4 @@ def _pairwise(work: list[tuple[str, Any]], output: str, path: list[tuple[int, ..
 
 
 __all__ = ["einsum"]
+guard_all(globals(), __all__)

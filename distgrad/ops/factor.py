@@ -14,7 +14,7 @@ from distgrad.ops.builder import make, make_n
 from distgrad.ops.math import conj, reciprocal, square
 from distgrad.ops.solve import adjoint, matrices, product, square_matrices, triangular_solve
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, real_dtype
+from distgrad.types import DType, Shape, Typed, brief, real_dtype
 
 
 class EighResult(NamedTuple):
@@ -132,7 +132,7 @@ def eigvalsh(a: Any, UPLO: str = "L", name: str | None = None) -> Tensor:
 def _one_triangle(what: str, a: Any, uplo: str) -> Any:
     """Matrices whose lower triangle is the one that was asked for."""
     if str(uplo).upper() not in ("L", "U"):
-        raise ValueError(f"{what}: UPLO must be 'L' or 'U', got {uplo!r}")
+        raise ValueError(f"{what}: UPLO must be 'L' or 'U', got {brief(uplo)}")
     a = square_matrices(what, a)
     return a if uplo.upper() == "L" else adjoint(a)
 
@@ -169,7 +169,7 @@ def qr(a: Any, mode: str = "reduced", name: str | None = None) -> Any:
            [1., 0.]])
     """
     if mode not in ("reduced", "complete", "r"):
-        raise ValueError(f"qr: mode must be 'reduced', 'complete' or 'r', got {mode!r}")
+        raise ValueError(f"qr: mode must be 'reduced', 'complete' or 'r', got {brief(mode)}")
     a = matrices("qr", a)
     m, n = a.shape[-2:]
     if m >= n:

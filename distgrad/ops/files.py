@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from distgrad.disk import as_path
 from distgrad.graph import Tensor
 from distgrad.ops.builder import make
+from distgrad.ops.guard import guard_all
 from distgrad.registry import define, no_gradient
 from distgrad.tensor_files import tensor_type
-from distgrad.types import DType, Shape, as_shape
+from distgrad.types import DType, Shape, brief, sizes
 
 
 def _load_infer(*, path: str, name: str, shape: Shape, dtype: DType) -> tuple[Shape, DType]:
@@ -40,12 +42,15 @@ def load_tensor(path: str | os.PathLike[str], name: str, shape: Any = None, dtyp
     >>> load_tensor(path, "w").sum()
     np.float32(6.0)
     """
-    path = os.path.abspath(path)  # a worker may have another working directory
+    if not isinstance(name, str):
+        raise TypeError(f"load_tensor: name is that of a tensor in the file, a string, got {brief(name)}")
+    path = os.path.abspath(as_path("load_tensor", path))  # a worker may have another working directory
     if shape is None or dtype is None:
         found = tensor_type(path, name)
         shape, dtype = found.shape if shape is None else shape, found.dtype if dtype is None else dtype
-    attrs = {"path": path, "name": name, "shape": as_shape(shape), "dtype": np.dtype(dtype)}
+    attrs = {"path": path, "name": name, "shape": sizes(shape), "dtype": np.dtype(dtype)}
     return make(_load, (), attrs)
 
 
 __all__ = ["load_tensor"]
+guard_all(globals(), __all__)

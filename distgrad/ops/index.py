@@ -7,7 +7,6 @@ Their attribute `index` is a key made plain, as `key` describes it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,12 +14,13 @@ import numpy as np
 
 from distgrad.graph import Operation, Tensor
 from distgrad.indexed_slices import SEGMENT_SUM, IndexedSlices
-from distgrad.ops.builder import cast, common, make, typed
+from distgrad.ops.builder import cast, check_fits, common, make, typed
+from distgrad.ops.guard import guard_all
 from distgrad.ops.key import Key, checked, indexed_shape, known, parse
 from distgrad.ops.layout import broadcast_to, expand_dims, moveaxis, ravel, reshape, unstack
 from distgrad.ops.math import clip, equal, remainder, where
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import INT, DType, Shape, Typed, as_shape, normalize_axis, size_of
+from distgrad.types import INT, DType, Shape, Typed, as_shape, brief, normalize_axis, size_of, whole
 
 # -- the ops -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise", nam
     elif mode == "clip":
         indices = clip(indices, 0, a.shape[axis] - 1)
     elif mode != "raise":
-        raise ValueError(f"take: mode must be 'raise', 'wrap' or 'clip', got {mode!r}")
+        raise ValueError(f"take: mode must be 'raise', 'wrap' or 'clip', got {brief(mode)}")
     return getitem(a, (slice(None),) * axis + (indices,), name=name)
 
 
@@ -254,7 +254,7 @@ def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: int, name: s
     >>> unsorted_segment_sum([1.0, 2.0, 3.0], [1, 0, 1], 3)
     array([2., 4., 0.])
     """
-    ids, n = _integers(segment_ids, "unsorted_segment_sum"), operator.index(num_segments)
+    ids, n = _integers(segment_ids, "unsorted_segment_sum"), whole("unsorted_segment_sum", "num_segments", num_segments)
     return make(SEGMENT_SUM, (typed(data), checked(ids, n, 0)), {"num_segments": n}, name)
 
 
@@ -294,10 +294,13 @@ def one_hot(indices: Any, depth: int, dtype: Any = float, name: str | None = Non
            [0., 0., 0.]])
     """
     indices = _integers(indices, "one_hot")
-    return cast(equal(expand_dims(indices, -1), np.arange(operator.index(depth))), dtype, name=name)
+    depth = whole("one_hot", "depth", depth)
+    check_fits("one_hot", (max(0, depth),), np.dtype(np.int64))
+    return cast(equal(expand_dims(indices, -1), np.arange(depth)), dtype, name=name)
 
 
 __all__ = [
     "gather", "gather_nd", "getitem", "one_hot", "scatter", "scatter_add", "scatter_nd", "take", "take_along_axis",
     "unsorted_segment_sum",
 ]  # fmt: skip
+guard_all(globals(), __all__, {*__all__} - {"one_hot"})

@@ -13,7 +13,7 @@ import numpy as np
 
 from distgrad.graph import Tensor
 from distgrad.ops.builder import has_tensor, typed
-from distgrad.types import INT, Shape, Typed, broadcast_shapes
+from distgrad.types import INT, Shape, Typed, brief, broadcast_shapes
 
 ARRAY = "array"
 
@@ -85,9 +85,11 @@ def _item(k: Any) -> Any:
             f"the shape, or index with a NumPy array of booleans, whose values are known now."
         )
     if made.dtype.kind == "b" and not made.shape:
-        raise IndexError(f"{k!r} is a boolean, not an index; use x[None] for a new axis, or where() to choose")
+        raise IndexError(f"{brief(k)} is a boolean, not an index; use x[None] for a new axis, or where() to choose")
     if made.dtype.kind not in "iub":
-        raise IndexError(f"only ints, slices, `...`, None and arrays of ints or booleans are valid indices, got {k!r}")
+        raise IndexError(
+            f"only ints, slices, `...`, None and arrays of ints or booleans are valid indices, got {brief(k)}"
+        )
     return made
 
 
@@ -119,7 +121,7 @@ def _without_ellipsis(items: list[Any], shape: Shape) -> list[Any]:
 def _span(s: slice, n: int) -> tuple[int, int, int]:
     if any(isinstance(part, Tensor) for part in (s.start, s.stop, s.step)):
         raise TypeError(
-            f"{s!r} has bounds that are tensors: the shape of the result would depend on data. "
+            f"{brief(s)} has bounds that are tensors: the shape of the result would depend on data. "
             f"For a window of fixed size, use gather(x, start + arange(size))."
         )
     span = range(*s.indices(n))

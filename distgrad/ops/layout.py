@@ -5,7 +5,6 @@ Knows only how ops are built, so that reductions, indexing and the gradient engi
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,19 +12,23 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.builder import cast, common, make, make_n, typed
+from distgrad.ops.builder import cast, check_parts, common, make, make_n, typed
+from distgrad.ops.guard import guard_all
 from distgrad.registry import RegisterGradient, define
 from distgrad.types import (
+    MAX_DIMS,
     DType,
     Shape,
     Typed,
     as_shape,
+    brief,
     broadcast_shapes,
     normalize_axes,
     normalize_axis,
     size_of,
     spec_of,
     trainable,
+    whole,
 )
 
 # -- cast (defined in builder, which promotion needs) ------------------------------------------------------------
@@ -49,7 +52,7 @@ def reshape(a: Any, shape: Any, order: str = "C", name: str | None = None) -> Te
     (2, 3)
     """
     if order != "C":
-        raise ValueError(f"reshape: order must be 'C', got {order!r}; transpose a to read it in another order")
+        raise ValueError(f"reshape: order must be 'C', got {brief(order)}; transpose a to read it in another order")
     a = typed(a)
     return make(_reshape, (a,), {"shape": _full_shape(as_shape(shape), a)}, name)
 
@@ -84,7 +87,10 @@ def expand_dims(a: Any, axis: int | Sequence[int], name: str | None = None) -> T
     (1, 3, 1)
     """
     a = typed(a)
-    ndim = len(a.shape) + (len(axis) if isinstance(axis, Sequence) else 1)
+    added = len(axis) if isinstance(axis, Sequence) else 1
+    if added > MAX_DIMS:
+        raise ValueError(f"expand_dims: there are at most {MAX_DIMS} axes, got {added:,}")
+    ndim = len(a.shape) + added
     axes = normalize_axes(axis, ndim)
     sizes = iter(a.shape)
     return reshape(a, [1 if i in axes else next(sizes) for i in range(ndim)], name=name)
@@ -146,7 +152,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None, name: str | None = None
     ndim = len(a.shape)
     order = tuple(reversed(range(ndim))) if axes is None else tuple(normalize_axis(i, ndim) for i in axes)
     if sorted(order) != list(range(ndim)):
-        raise ValueError(f"transpose: axes {axes!r} must name each axis of shape {list(a.shape)} once")
+        raise ValueError(f"transpose: axes {brief(axes)} must name each axis of shape {list(a.shape)} once")
     return make(_transpose, (a,), {"axes": order}, name)
 
 
@@ -189,7 +195,9 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     given = [axis if isinstance(axis, Sequence) else (axis,) for axis in (source, destination)]
     sources, places = ([normalize_axis(i, ndim) for i in axes] for axes in given)
     if len(sources) != len(places) or len({*sources}) != len(sources) or len({*places}) != len(places):
-        raise ValueError(f"moveaxis: source {source!r} and destination {destination!r} must be as many different axes")
+        raise ValueError(
+            f"moveaxis: source {brief(source)} and destination {brief(destination)} must be as many different axes"
+        )
     order = [i for i in range(ndim) if i not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
         order.insert(place, axis)
@@ -240,7 +248,7 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = 
     >>> concatenate([[1, 2], [3]])
     array([1, 2, 3])
     """
-    xs = _joined("concatenate", arrays)
+    xs = joined("concatenate", arrays)
     if axis is None:
         xs, axis = tuple([ravel(x) for x in xs]), 0
     if not xs[0].shape:
@@ -248,9 +256,15 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = 
     return make(_concat, xs, {"axis": normalize_axis(axis, len(xs[0].shape))}, name)
 
 
-def _joined(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def joined(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """What a function that joins arrays was given, in one dtype."""
+    if not isinstance(arrays, Sequence | np.ndarray | Tensor) and not hasattr(arrays, "__tensor__"):
+        raise TypeError(f"{what}: takes a sequence of arrays, got {brief(arrays)}")
+    if isinstance(arrays, str | bytes) or not (isinstance(arrays, Sequence) or arrays.shape):
+        raise TypeError(f"{what}: takes a sequence of arrays, got {brief(arrays)}")
     if len(arrays) == 0:
         raise ValueError(f"{what}: need at least one array")
+    check_parts(what, len(arrays))
     return common(*arrays)
 
 
@@ -278,7 +292,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, name: str | None = None) -> Tens
     array([[1, 3],
            [2, 4]])
     """
-    xs = _joined("stack", arrays)
+    xs = joined("stack", arrays)
     return make(_stack, xs, {"axis": normalize_axis(axis, len(xs[0].shape) + 1)}, name)
 
 
@@ -293,7 +307,7 @@ def hstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     >>> hstack([[1, 2], 3])
     array([1, 2, 3])
     """
-    xs = [atleast_1d(x) for x in _joined("hstack", tup)]
+    xs = [atleast_1d(x) for x in joined("hstack", tup)]
     return concatenate(xs, 0 if len(xs[0].shape) == 1 else 1, name=name)
 
 
@@ -303,7 +317,7 @@ def vstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     >>> vstack([[1, 2], [3, 4]]).shape
     (2, 2)
     """
-    return concatenate([atleast_2d(x) for x in _joined("vstack", tup)], name=name)
+    return concatenate([atleast_2d(x) for x in joined("vstack", tup)], name=name)
 
 
 # -- cutting -----------------------------------------------------------------------------------------------------
@@ -328,13 +342,13 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0, nam
     """
     ary = typed(ary)
     axis = normalize_axis(axis, len(ary.shape))
-    sizes = _part_sizes(indices_or_sections, ary.shape[axis])
-    if _is_int(indices_or_sections) and sizes[0] != sizes[-1]:
+    parts: Any = indices_or_sections
+    if _is_int(parts) and parts > 0 and ary.shape[axis] % parts:
         raise ValueError(
-            f"split: axis {axis} of shape {list(ary.shape)} does not divide into {indices_or_sections} equal parts; "
-            f"use array_split"
+            f"split: axis {axis} of shape {list(ary.shape)} does not divide into {brief(parts)} equal parts; use "
+            f"array_split"
         )
-    return _cut(ary, sizes, axis, name)
+    return _cut(ary, _part_sizes("split", parts, ary.shape[axis]), axis, name)
 
 
 def array_split(
@@ -347,18 +361,22 @@ def array_split(
     """
     ary = typed(ary)
     axis = normalize_axis(axis, len(ary.shape))
-    return _cut(ary, _part_sizes(indices_or_sections, ary.shape[axis]), axis, name)
+    return _cut(ary, _part_sizes("array_split", indices_or_sections, ary.shape[axis]), axis, name)
 
 
-def _part_sizes(parts: Any, size: int) -> tuple[int, ...]:
+def _part_sizes(what: str, parts: Any, size: int) -> tuple[int, ...]:
     if _is_int(parts):
         if parts <= 0:
-            raise ValueError(f"split: the number of sections must be larger than 0, got {parts}")
+            raise ValueError(f"{what}: the number of sections must be larger than 0, got {parts}")
+        check_parts(what, parts, size)
         return tuple(size // int(parts) + (i < size % int(parts)) for i in range(int(parts)))
-    places = [slice(operator.index(i)).indices(size)[1] for i in parts]
+    if not (isinstance(parts, Sequence) or (isinstance(parts, np.ndarray) and parts.ndim == 1)):
+        raise TypeError(f"{what}: indices_or_sections must be an int or a sequence of ints, got {brief(parts)}")
+    check_parts(what, len(parts), size)
+    places = [slice(whole(what, "an index", i)).indices(size)[1] for i in parts]
     sizes = tuple(stop - start for start, stop in pairwise([0, *places, size]))
     if any(n < 0 for n in sizes):
-        raise ValueError(f"split: indices {list(parts)} must not decrease")
+        raise ValueError(f"{what}: indices {brief(parts)} must not decrease")
     return sizes
 
 
@@ -385,7 +403,9 @@ def unstack(x: Any, axis: int = 0, name: str | None = None) -> list[Tensor]:
     [array([1, 3]), array([2, 4])]
     """
     x = typed(x)
-    return make_n(_unstack, (x,), {"axis": normalize_axis(axis, len(x.shape))}, name)
+    axis = normalize_axis(axis, len(x.shape))
+    check_parts("unstack", x.shape[axis], 0 if isinstance(x, Tensor) else x.shape[axis])
+    return make_n(_unstack, (x,), {"axis": axis}, name)
 
 
 @RegisterGradient("Unstack")
@@ -397,3 +417,4 @@ __all__ = [
     "array_split", "atleast_1d", "atleast_2d", "broadcast_to", "concatenate", "expand_dims", "hstack", "moveaxis",
     "permute_dims", "ravel", "reshape", "split", "squeeze", "stack", "swapaxes", "transpose", "unstack", "vstack",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -19,10 +19,11 @@ from distgrad.ops.array import broadcast_to, eye, moveaxis, reshape
 from distgrad.ops.builder import as_dtype, cast, common, typed
 from distgrad.ops.control import identity
 from distgrad.ops.factor import cholesky, eigh, eigvalsh, qr, svd, svdvals
+from distgrad.ops.guard import guard_all
 from distgrad.ops.math import abs, imag, not_equal, power, real, sqrt, square
 from distgrad.ops.matmul import cross, matmul, outer, vecdot
 from distgrad.ops.solve import det, inv, pinv, slogdet, solve, triangular_solve
-from distgrad.types import FLOAT, normalize_axes, normalize_axis, real_dtype, reduced_shape
+from distgrad.types import FLOAT, brief, normalize_axes, normalize_axis, real_dtype, reduced_shape
 
 # -- norm --------------------------------------------------------------------------------------------------------
 
@@ -76,12 +77,14 @@ def _norm_axes(x: Any, ord: Any, axis: Any) -> tuple[int, ...]:
     ndim = len(x.shape)
     if axis is None:
         if ndim not in (1, 2):
-            raise ValueError(f"norm: ord={ord!r} of an array of shape {list(x.shape)} needs axis=, one axis or two")
+            raise ValueError(
+                f"norm: ord={brief(ord)} of an array of shape {list(x.shape)} needs axis=, one axis or two"
+            )
         return tuple(range(ndim))
     axes = tuple(normalize_axis(i, ndim) for i in (axis if isinstance(axis, Sequence) else (axis,)))
     normalize_axes(axes, ndim)  # refuses an axis that is named twice
     if len(axes) not in (1, 2):
-        raise ValueError(f"norm: axis={axis!r} names {len(axes)} axes; a norm is of one axis or of two")
+        raise ValueError(f"norm: axis={brief(axis)} names {len(axes)} axes; a norm is of one axis or of two")
     return axes
 
 
@@ -99,7 +102,7 @@ def _vector_norm(x: Any, ord: Any, axis: tuple[int, ...], keepdims: bool) -> Ten
     if ord is None or ord == 2:
         return _euclidean(x, axis, keepdims)
     if isinstance(ord, str) or not isinstance(ord, int | float | np.number):
-        raise ValueError(f"norm: ord={ord!r} is not a norm of vectors (axis {axis} of shape {list(x.shape)})")
+        raise ValueError(f"norm: ord={brief(ord)} is not a norm of vectors (axis {axis} of shape {list(x.shape)})")
     if ord == 0:
         return reduce.sum(cast(not_equal(x, 0), real_dtype(x.dtype)), axis=axis, keepdims=keepdims)
     sizes = abs(x)
@@ -122,7 +125,7 @@ def _matrix_norm(x: Any, ord: Any) -> Tensor:
         return reduce.sum(svdvals(x), axis=-1)
     if isinstance(ord, str) or ord not in (1, -1, 2, -2, math.inf, -math.inf):
         raise ValueError(
-            f"norm: ord={ord!r} is not a norm of matrices (two axes of shape {list(x.shape)}); "
+            f"norm: ord={brief(ord)} is not a norm of matrices (two axes of shape {list(x.shape)}); "
             f"those are None, 'fro', 'nuc', 1, -1, 2, -2, inf and -inf"
         )
     largest = reduce.max if ord > 0 else reduce.min
@@ -157,9 +160,11 @@ def matrix_power(a: Any, n: int, name: str | None = None) -> Tensor:
     if len(a.shape) < 2 or a.shape[-1] != a.shape[-2]:
         raise np.linalg.LinAlgError(f"matrix_power: the last two axes of a must be equal, got shape {list(a.shape)}")
     try:
-        n = n.__index__()
-    except AttributeError:
-        raise TypeError(f"matrix_power: the exponent must be an integer, got {n!r}") from None
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"matrix_power: the exponent must be an integer, got {brief(n)}") from None
+    if n.bit_length() > 64:
+        raise ValueError(f"matrix_power: the exponent n has more than 64 bits: {brief(n)}")
     if n == 0:
         return broadcast_to(eye(a.shape[-1], dtype=a.dtype), a.shape, name=name)
     a, n = (inv(a), -n) if n < 0 else (a, n)
@@ -219,3 +224,4 @@ __all__ = [
     "cholesky", "cross", "det", "eigh", "eigvalsh", "inv", "matrix_norm", "matrix_power", "multi_dot", "norm", "outer",
     "pinv", "qr", "slogdet", "solve", "svd", "svdvals", "trace", "triangular_solve", "vecdot", "vector_norm",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -10,6 +10,7 @@ import numpy as np
 
 from distgrad.graph import Tensor
 from distgrad.ops.builder import binary, comparison, elementwise, same, typed, unary
+from distgrad.ops.guard import guard_all
 from distgrad.registry import no_gradient
 from distgrad.types import BOOL, DType, Shape, Typed
 
@@ -113,3 +114,4 @@ __all__ = [
     "bitwise_and", "bitwise_or", "bitwise_xor", "equal", "greater", "greater_equal", "invert", "isfinite", "isinf",
     "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -30,8 +30,9 @@ from distgrad.ops.arithmetic import (
     where,
 )
 from distgrad.ops.builder import binary, elementwise, make, promote, same, typed, unary
+from distgrad.ops.guard import guard_all
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import trainable
+from distgrad.types import trainable, whole
 
 # -- functions of two arguments ----------------------------------------------------------------------------------
 
@@ -153,7 +154,7 @@ def polygamma(n: int, x: Any, name: str | None = None) -> Tensor:
     >>> polygamma(1, 1.0)
     array(1.64493407)
     """
-    n = n.__index__()
+    n = whole("polygamma", "n", n)
     if n < 0:
         raise ValueError(f"polygamma: the order n of the derivative must not be negative, got {n}")
     (x,) = promote(np.cbrt, x)
@@ -264,3 +265,4 @@ __all__ = [
     "radians", "rsqrt", "sigmoid", "sin", "sinc", "sinh", "sqrt", "tan", "tanh",
 ]  # fmt: skip
 __all__ += arithmetic.__all__
+guard_all(globals(), __all__)

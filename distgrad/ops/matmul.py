@@ -15,9 +15,10 @@ from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import moveaxis, reshape, stack, unstack
 from distgrad.ops.builder import common, make, promote
 from distgrad.ops.einsum import einsum, label, sum_product
+from distgrad.ops.guard import guard_all
 from distgrad.ops.math import conj, multiply
 from distgrad.registry import RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, broadcast_shapes, normalize_axis, size_of
+from distgrad.types import DType, Shape, Typed, brief, broadcast_shapes, normalize_axis, size_of, whole
 
 # -- matmul ------------------------------------------------------------------------------------------------------
 
@@ -232,19 +233,20 @@ def _term(labels: Iterable[int]) -> str:
 
 
 def _tensordot_axes(axes: Any, ndim_a: int, ndim_b: int) -> tuple[list[int], list[int]]:
-    if isinstance(axes, Sequence | np.ndarray):
+    if isinstance(axes, Sequence) or (isinstance(axes, np.ndarray) and axes.ndim):
         if len(axes) != 2:
-            raise ValueError(f"tensordot: axes must be an int or a pair of axes, one for each operand; got {axes!r}")
-        chosen_a, chosen_b = ([x] if np.ndim(x) == 0 else list(x) for x in axes)
+            raise ValueError(f"tensordot: axes must be an int or two of axes, one for each operand; got {brief(axes)}")
+        chosen_a, chosen_b = (list(x) if isinstance(x, list | tuple | range | np.ndarray) else [x] for x in axes)
     else:
-        count = axes.__index__()
+        count = whole("tensordot", "axes", axes)
         if not 0 <= count <= min(ndim_a, ndim_b):
             raise ValueError(f"tensordot: axes={count}, but the operands have {ndim_a} and {ndim_b} axes")
         chosen_a, chosen_b = list(range(ndim_a - count, ndim_a)), list(range(count))
     made = [normalize_axis(x, ndim_a) for x in chosen_a], [normalize_axis(x, ndim_b) for x in chosen_b]
     if any(len(set(m)) < len(m) for m in made):
-        raise ValueError(f"tensordot: an axis is named twice in axes={axes!r}")
+        raise ValueError(f"tensordot: an axis is named twice in axes={brief(axes)}")
     return made
 
 
 __all__ = ["cross", "dot", "einsum", "inner", "kron", "matmul", "outer", "tensordot", "vdot", "vecdot"]
+guard_all(globals(), __all__)

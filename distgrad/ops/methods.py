@@ -15,7 +15,7 @@ from distgrad.graph import Tensor
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.ops import array, control, index, math, matmul, reduce
 from distgrad.ops.builder import cast, typed
-from distgrad.types import Shape
+from distgrad.types import Shape, brief
 
 Method = Callable[..., Any]
 
@@ -140,7 +140,10 @@ def _value(name: str) -> Method:
         x = typed(self)
         if isinstance(x, Tensor):
             raise _no_value(self)
-        return getattr(x, name)(*args)
+        try:
+            return getattr(x, name)(*args)
+        except (TypeError, ValueError) as e:
+            raise type(e)(f".{name}() of {brief(self)}: {e}") from None
 
     return method
 

@@ -16,6 +16,7 @@ from distgrad.ops.array import broadcast_to, reshape
 from distgrad.ops.builder import as_dtype, cast, make, promote, same, typed
 from distgrad.ops.control import ones, zeros
 from distgrad.ops.conv import avg_pool, conv2d, max_pool
+from distgrad.ops.guard import guard_all
 from distgrad.ops.index import gather
 from distgrad.ops.math import add, exp, greater_equal, multiply, sigmoid, tanh, where
 from distgrad.ops.random import uniform
@@ -25,6 +26,7 @@ from distgrad.types import (
     DType,
     Shape,
     Typed,
+    brief,
     broadcast_shapes,
     normalize_axes,
     normalize_axis,
@@ -414,7 +416,9 @@ def dropout(x: Any, rate: float, key: Any, training: bool = True, name: str | No
     array([1., 1., 1., 1.])
     """
     if not isinstance(rate, int | float | np.number) or not 0 <= rate < 1:
-        raise ValueError(f"dropout: rate is the share of elements to drop, a number with 0 <= rate < 1, got {rate!r}")
+        raise ValueError(
+            f"dropout: rate is the share of elements to drop, a number with 0 <= rate < 1, got {brief(rate)}"
+        )
     x = _floating("dropout", x)
     if not training or rate == 0:
         return x  # type: ignore[no-any-return]
@@ -426,3 +430,4 @@ __all__ = [
     "avg_pool", "conv2d", "dropout", "elu", "embedding", "gelu", "layer_norm", "leaky_relu", "log_softmax", "max_pool",
     "relu", "sigmoid", "silu", "softmax", "softmax_cross_entropy", "softplus", "sparse_softmax_cross_entropy", "tanh",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -19,10 +19,11 @@ import numpy as np
 from distgrad.graph import NO_ATTRS, Tensor
 from distgrad.ops.array import moveaxis
 from distgrad.ops.builder import as_dtype, convert, make, typed
+from distgrad.ops.guard import guard_all
 from distgrad.ops.index import take
 from distgrad.ops.math import add, less, multiply
 from distgrad.registry import define, no_gradient
-from distgrad.types import FLOAT, INT, DType, Shape, Typed, as_shape, broadcast_shapes, normalize_axis, trainable
+from distgrad.types import FLOAT, INT, DType, Shape, Typed, as_shape, brief, broadcast_shapes, normalize_axis, trainable
 
 KEY = np.dtype(np.uint64)
 _WORD = (1 << 64) - 1
@@ -53,7 +54,7 @@ def split(key: Any, num: int = 2, name: str | None = None) -> Tensor:
     (3, 2)
     """
     if not _is_int(num) or num < 0:
-        raise ValueError(f"random.split: num must be a non-negative int, got {num!r}")
+        raise ValueError(f"random.split: num must be a non-negative int, got {brief(num)}")
     return make(_split, (_as_key("split", key),), {"num": int(num)}, name)
 
 
@@ -251,7 +252,7 @@ def permutation(key: Any, x: Any, axis: int = 0, name: str | None = None) -> Ten
     """
     if _is_int(x):
         if x < 0:
-            raise ValueError(f"random.permutation: x must be a tensor or a non-negative int, got {x!r}")
+            raise ValueError(f"random.permutation: x must be a tensor or a non-negative int, got {brief(x)}")
         return make(_permutation, (_as_key("permutation", key),), {"n": int(x)}, name)
     x = typed(x)
     axis = normalize_axis(axis, len(x.shape))
@@ -296,3 +297,4 @@ __all__ = [
     "bernoulli", "categorical", "fold_in", "key", "normal", "permutation", "randint", "split", "truncated_normal",
     "uniform",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -15,6 +15,7 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import broadcast_to, reshape, transpose
 from distgrad.ops.builder import as_dtype, make, promote, typed
+from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.math import conj, divide, equal, exp, isclose, isnan, logical_not, real, sqrt, square, subtract, where
 from distgrad.ops.scan import accumulated, cumprod, cumsum, diff, flat, linear_scan, others
@@ -27,6 +28,7 @@ from distgrad.types import (
     DType,
     Shape,
     Typed,
+    brief,
     normalize_axes,
     normalize_axis,
     reduced_shape,
@@ -173,7 +175,7 @@ def _spread_weights(a: Typed, weights: Any, axis: Any) -> Tensor:
     if axis is None or weights.shape != tuple(a.shape[i] for i in axes):
         raise ValueError(
             f"average: weights of shape {list(weights.shape)} fit neither a, of shape {list(a.shape)}, nor its sizes "
-            f"along axis={axis!r}"
+            f"along axis={brief(axis)}"
         )
     ordered = transpose(weights, sorted(range(len(axes)), key=axes.__getitem__))
     return broadcast_to(reshape(ordered, [n if i in axes else 1 for i, n in enumerate(a.shape)]), a.shape)
@@ -414,3 +416,4 @@ __all__ = [
     "cumsum", "diff", "linear_scan", "logsumexp", "max", "mean", "median", "min", "nanmean", "nansum", "prod", "ptp",
     "sort", "std", "sum", "top_k", "trapezoid", "var",
 ]  # fmt: skip
+guard_all(globals(), __all__)

@@ -5,7 +5,6 @@ No gradient here divides by a factor, so all are right where factors are zero.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -14,10 +13,11 @@ from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import broadcast_to, concatenate, reshape
 from distgrad.ops.builder import as_dtype, make, promote, same, typed
 from distgrad.ops.control import full, identity
+from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.math import conj, multiply, not_equal, subtract
 from distgrad.registry import OpDef, RegisterGradient, define
-from distgrad.types import BOOL, INT, broadcast_shapes, normalize_axis, size_of
+from distgrad.types import BOOL, INT, broadcast_shapes, normalize_axis, size_of, whole
 
 
 def accumulated(a: Any, dtype: Any) -> Any:
@@ -65,11 +65,13 @@ def diff(a: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Tensor:
     >>> diff(np.array([1.0, 3.0, 7.0]))
     array([2., 4.])
     """
-    a, n = typed(a), operator.index(n)
+    a, n = typed(a), whole("diff", "n", n)
     if n < 0:
         raise ValueError(f"diff: the order n of the difference must not be negative, got {n}")
     lead = (slice(None),) * normalize_axis(axis, len(a.shape))
     apart = not_equal if a.dtype == BOOL else subtract
+    if n >= a.shape[len(lead)]:  # nothing is left, however often one would take differences of nothing
+        return getitem(a, (*lead, slice(0, 0)), name=name)
     for _ in range(n):
         a = apart(getitem(a, (*lead, slice(1, None))), getitem(a, (*lead, slice(None, -1))))
     return a if name is None else identity(a, name=name)  # type: ignore[no-any-return]
@@ -139,3 +141,4 @@ def others(x: Tensor, axis: int) -> Tensor:
 
 
 __all__ = ["cumprod", "cumsum", "diff", "linear_scan"]
+guard_all(globals(), __all__)

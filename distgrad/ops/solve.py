@@ -16,7 +16,7 @@ from distgrad.ops.builder import as_dtype, cast, common, make, make_n
 from distgrad.ops.math import conj, imag
 from distgrad.ops.matmul import batch_shape, matmul
 from distgrad.registry import OpDef, RegisterGradient, define
-from distgrad.types import FLOAT, DType, Shape, Typed, real_dtype
+from distgrad.types import FLOAT, DType, Shape, Typed, brief, real_dtype
 
 # -- what the family shares --------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ def triangular_solve(
     array([1., 1.])
     """
     if trans not in _TRANS:
-        raise ValueError(f"triangular_solve: trans must be 0, 1, 2, 'N', 'T' or 'C', got {trans!r}")
+        raise ValueError(f"triangular_solve: trans must be 0, 1, 2, 'N', 'T' or 'C', got {brief(trans)}")
     transposed, conjugated = _TRANS[trans]
     a, b = lapack("triangular_solve", a, b)
     attrs = {"adjoint": transposed, "lower": bool(lower), "unit_diagonal": bool(unit_diagonal)}

@@ -9,10 +9,11 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.array import moveaxis
 from distgrad.ops.builder import make, make_n, same, typed
+from distgrad.ops.guard import guard_all
 from distgrad.ops.index import along, scatter
 from distgrad.ops.scan import flat
 from distgrad.registry import RegisterGradient, define, no_gradient
-from distgrad.types import INT, DType, Shape, Typed, normalize_axis
+from distgrad.types import INT, DType, Shape, Typed, normalize_axis, whole
 
 _sort = define("Sort", same)
 _argsort = define("ArgSort", lambda x, *, axis: (x.shape, INT))
@@ -64,7 +65,7 @@ def top_k(a: Any, k: int, axis: int = -1, name: str | None = None) -> tuple[Tens
     a = typed(a)
     if not a.shape:
         raise ValueError("top_k: a 0-d tensor has no axis to choose along")
-    axis, k = normalize_axis(axis, len(a.shape)), k.__index__()
+    axis, k = normalize_axis(axis, len(a.shape)), whole("top_k", "k", k)
     if not 0 <= k <= a.shape[axis]:
         length = f"{a.shape[axis]}, the length of axis {axis} of shape {list(a.shape)}"
         raise ValueError(f"top_k: k must be between 0 and {length}; got {k}")
@@ -81,3 +82,4 @@ def _top_k_grad(op: Operation, g: Tensor, _: Any) -> Any:
 
 
 __all__ = ["argsort", "sort", "top_k"]
+guard_all(globals(), __all__)
