@@ -14,11 +14,12 @@ from typing import Any
 from distgrad.printing import format_attrs
 from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.devices import parse, workers_of
-from distgrad.scheduler.digest import content_digest
+from distgrad.scheduler.digest import content_digest, program_digest
 from distgrad.scheduler.explain import explain
 from distgrad.scheduler.html import plan_html
 from distgrad.scheduler.memory import value_bytes
 from distgrad.scheduler.program import Program
+from distgrad.types import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,10 @@ class Plan:
     cluster: Cluster
     options: Options
     predictions: Predictions
+    #: The array library that computes, and what else the bits of results depend on (versions, kernels), as far as the
+    #: one who planned knew where the plan is to run. Not in `digest`: no task is cut in another way for it.
+    backend: str = ""
+    fingerprint: tuple[tuple[str, str], ...] = ()
 
     def __repr__(self) -> str:
         return f"<Plan of {len(self.tasks)} tasks, {len(self.program.steps)} steps, {self.predictions.seconds:.3g} s>"
@@ -121,14 +126,25 @@ class Plan:
         """The same for equal programs, clusters and options, in every process."""
         return content_digest(self.program, self.cluster, self.options)
 
+    @property
+    def bits(self) -> dict[str, str]:
+        """All that the bits of results depend on: runs of plans that are equal in this give equal bits. The shards of a
+        batch are part of the program. (NaN payloads are outside of this.)"""
+        cpus = sorted({task.cpus for task in self.tasks})
+        plan = {"program": program_digest(self.program), "cpus per task": ", ".join(map(str, cpus))}
+        return {**plan, "backend": self.backend, **dict(self.fingerprint)}
+
     def explain(self, top: int = 10) -> str:
         """What runs where, what it should cost, and what dominates; the `top` largest of each, in the user's lines."""
-        return explain(self, top)
+        return explain(self, whole("explain", "top", top))
 
     def to_plain(self) -> dict[str, Any]:
         """Dicts, lists, numbers and text; attributes of steps are printed."""
         return {
             "digest": self.digest,
+            "bits": self.bits,
+            "backend": self.backend,
+            "fingerprint": [list(field) for field in self.fingerprint],
             "cluster": self.cluster.to_json(),
             "options": asdict(self.options),
             "predictions": asdict(self.predictions),
@@ -150,6 +166,8 @@ def from_plain(data: Mapping[str, Any], program: Program, cluster: Cluster) -> P
         cluster,
         Options(**data["options"]),
         Predictions(**data["predictions"]),
+        data.get("backend", ""),
+        tuple([(name, value) for name, value in data.get("fingerprint", ())]),
     )
     if plan.digest != data["digest"]:
         raise ValueError("this plan was made for another program, cluster or options: its digest differs. Plan anew.")

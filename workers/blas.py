@@ -5,10 +5,13 @@ The count changes speed and bits, so it is not left to the environment.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 #: Op types whose kernels call BLAS or LAPACK.
@@ -25,11 +28,23 @@ _before: list[int] = []
 
 
 @cache
-def _libraries() -> tuple[Any, ...]:
-    """The controllers of the BLAS libraries that are loaded."""
+def libraries() -> tuple[Any, ...]:
+    """The controllers of the BLAS libraries of NumPy and SciPy, in the same order in every process."""
     from threadpoolctl import ThreadpoolController  # late: looks through all loaded libraries
 
-    return tuple(lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas")
+    _load_scipys()
+    found = [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
+    return tuple(sorted(found, key=lambda lib: str(lib.filepath)))
+
+
+def _load_scipys() -> None:
+    """SciPy from PyPI has a BLAS of its own, loaded when `scipy.linalg` is imported, which takes long: loaded here, it
+    is among those whose threads are set. What is loaded by its path already is not loaded twice."""
+    spec = find_spec("scipy")
+    for folder in (spec and spec.submodule_search_locations) or ():
+        for file in [*Path(folder).parent.glob("scipy.libs/*openblas*"), *Path(folder).glob(".dylibs/*openblas*")]:
+            with suppress(OSError):  # then SciPy will say so, where it is needed
+                ctypes.CDLL(str(file))
 
 
 @contextmanager
@@ -52,7 +67,7 @@ def threads(count: int) -> Iterator[None]:
 def _begin(run: object, count: int) -> None:
     with _LOCK:
         if not _asked:
-            _before[:] = [lib.num_threads for lib in _libraries()]
+            _before[:] = [lib.num_threads for lib in libraries()]
         _asked[run] = count
         _set([count] * len(_before))
 
@@ -64,7 +79,7 @@ def _end(run: object) -> None:
 
 
 def _set(counts: list[int]) -> None:
-    for lib, count in zip(_libraries(), counts, strict=True):
+    for lib, count in zip(libraries(), counts, strict=True):
         if lib.num_threads != count:
             # threadpoolctl lets the first thread that sets a count set it again, and no other: here all are agreed
             getattr(lib, "_real_set_num_threads", lib.set_num_threads)(count)

@@ -1,0 +1,132 @@
+"""The fingerprint of a process: what the bits of its results depend on, beside the plan. Knows no Ray.
+
+Versions are read; kernels are read back from the libraries that chose them; and where a library does not tell what it
+runs, digests of results do: of the C library's functions, of NumPy's loops and of products (see `probes`).
+NaN payloads are outside of all this.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from distgrad.workers import blas, cpus, node_report, probes
+
+#: What must be installed alike; all else depends on the machine and on how the process was started.
+VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "ml_dtypes", "torch")
+#: What a process without a package has for its version.
+ABSENT = "not installed"
+
+#: Halves to a denormal number, which is zero where these are flushed. A variable, so that nobody computes it before.
+_LEAST = 2.0**-1022
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Names and values: plain data. Equal ones promise equal bits of equal plans.
+
+    >>> a = Fingerprint((("numpy", "2.4.6"), ("kernels", "Haswell")))
+    >>> a.differences(Fingerprint((("numpy", "2.4.6"), ("kernels", "SkylakeX"))))
+    "kernels 'Haswell', not 'SkylakeX'"
+    """
+
+    fields: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(repr(self.fields).encode()).hexdigest()
+
+    def differences(self, other: Fingerprint) -> str:
+        """Where this one differs from another one; nothing where they are equal."""
+        mine, theirs = dict(self.fields), dict(other.fields)
+        names = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
+        return ", ".join([f"{name} {mine.get(name)!r}, not {theirs.get(name)!r}" for name in names])
+
+    @property
+    def versions(self) -> tuple[tuple[str, str], ...]:
+        return tuple([(name, value) for name, value in self.fields if name in VERSIONS])
+
+    def with_extras(self, extras: tuple[str, ...]) -> Fingerprint:
+        """The same, with this process's versions of more packages."""
+        return Fingerprint((*self.fields, *[(name, EXTRAS[name]()) for name in extras]))
+
+
+@cache
+def fingerprint(extras: tuple[str, ...] = ()) -> Fingerprint:
+    """Of this process, as it is when it is first asked; with what `extras` are at."""
+    if extras:
+        return fingerprint().with_extras(extras)
+    with blas.threads(1), np.errstate(all="ignore"):
+        return Fingerprint((*_versions(), *_kernels()))
+
+
+def _versions() -> list[tuple[str, str]]:
+    return [
+        ("distgrad", str(sys.modules["distgrad"].__dict__["__version__"])),  # a layer above
+        ("python", ".".join(platform.python_version_tuple()[:2])),
+        ("numpy", np.__version__),
+        ("scipy", _version("scipy")),
+        ("numpy blas", _library("numpy", "version")),
+        ("scipy blas", _library("scipy", "version")),
+    ]
+
+
+def _kernels() -> list[tuple[str, str]]:
+    machine = [("machine", platform.machine()), ("libc", " ".join(platform.libc_ver()).strip() or platform.platform())]
+    told = os.environ.get("OPENBLAS_CORETYPE", "")
+    if not cpus.can_run(told, frozenset(node_report.flags())):  # an attempt would end this process
+        return [*machine, ("blas kernels", f"{told}, which this CPU cannot run")]
+    return [
+        *machine,
+        ("blas kernels", _library("numpy", "architecture")),
+        ("scipy blas kernels", _library("scipy", "architecture")),
+        ("blas threads", _library("numpy", "num_threads")),
+        ("scipy blas threads", _library("scipy", "num_threads")),
+        ("numpy loops", " ".join(node_report.loops()[1]) or "baseline"),
+        ("denormals", "flushed to zero" if flushes() else "kept"),
+        *[(f"probe of {name}", probe()) for name, probe in probes.PROBES.items()],
+    ]
+
+
+def _library(package: str, what: str) -> str:
+    """What is known of the BLAS of a package: of its own one, or of the one that it shares."""
+    libraries = blas.libraries()
+    own = [lib for lib in libraries if f"{package}.libs" in lib.filepath or f"{package}/.dylibs" in lib.filepath]
+    told = [getattr(lib, what, None) for lib in own or libraries]
+    name = [lib.internal_api for lib in own or libraries] if what == "version" else [""] * len(told)
+    return ", ".join([f"{a} {b}".strip() for a, b in zip(name, told, strict=True)]) or "unknown"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ABSENT
+
+
+def _torch() -> str:
+    """Its version, and what it computes with on CPUs, which its own variable can change."""
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return ABSENT
+    capability: Any = torch.backends.cpu.get_cpu_capability()
+    return f"{torch.__version__}, {capability}"
+
+
+#: Packages that some plans use and others do not.
+EXTRAS = {"ml_dtypes": lambda: _version("ml_dtypes"), "torch": _torch}
+
+
+def flushes() -> bool:
+    """Whether denormal numbers are flushed to zero here, in this thread: a library may have switched that on since the
+    fingerprint was taken."""
+    return _LEAST * 0.5 == 0.0

@@ -1,0 +1,285 @@
+"""Agreement on bits: which kernels the workers of a session run, and which fingerprint each of them must have.
+
+When a session opens, its nodes are asked what their CPUs have; the kernels that all can run are set by the runtime
+environment of its tasks; and a process of each node reads back its fingerprint. Bodies carry the digest of the one that
+was agreed on, and a process that has another one computes nothing: see `admitted`, which runs on workers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import ray
+from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from distgrad.errors import FingerprintError
+from distgrad.scheduler.bodies import Body
+from distgrad.workers import cpus, node_report
+from distgrad.workers.fingerprint import EXTRAS, Fingerprint, fingerprint
+from distgrad.workers.on_ray.failures import Differs
+
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.link import Node
+
+log = logging.getLogger("distgrad")
+
+#: Seconds in which nodes answer; and in which one of them must. Those that are late are checked by their first task.
+ANSWER, LONGEST = 10.0, 60.0
+#: The same for nodes that joined while a run waits.
+QUICK = 4.0
+#: Nodes that an error names.
+NAMED = 4
+REMEDY = (
+    "Install the same versions of distgrad, NumPy and SciPy on every node and where the script runs (`distgrad submit` "
+    'runs it on the cluster, and --install has Ray install what it needs), or open Session("ray", bits="any"), which '
+    "promises no bits"
+)
+
+#: What nodes have answered to earlier sessions of this process. A node that is started anew has another id.
+_cpus: dict[str, cpus.Cpu] = {}
+_read: dict[tuple[str, Any], Fingerprint] = {}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """What was agreed on. `expected` is None where any bits will do; `folds` says whether the driver computes as the
+    workers do; `excluded` are the nodes that get no task, with the reason."""
+
+    env: Mapping[str, str]
+    expected: Fingerprint | None
+    folds: bool
+    excluded: Mapping[str, str]
+
+    def head(self, extras: tuple[str, ...] = ()) -> bytes:
+        """What bodies carry for `admitted`."""
+        if self.expected is None:
+            return b""
+        return " ".join([self.expected.with_extras(extras).digest, *extras]).encode()
+
+    def without(self, node: str, why: str) -> Agreement:
+        """The same, and a node gets no task any more."""
+        return self if node in self.excluded else replace(self, excluded={**self.excluded, node: why})
+
+    def differences(self, found: Fingerprint) -> str:
+        """What another fingerprint has instead of what was agreed on."""
+        if self.expected is None:
+            return ""
+        extras = tuple([name for name, _ in found.fields if name in EXTRAS])
+        return found.differences(self.expected.with_extras(extras))
+
+
+#: Before anything was agreed on.
+NONE = Agreement({}, None, True, {})
+
+
+def agreed(nodes: Sequence[Node], home: str, extras: tuple[str, ...], any_bits: bool) -> Agreement:
+    """What these nodes can agree on; FingerprintError where that is nothing, ImportError where one lacks a package.
+
+    Args:
+        nodes: those that can compute.
+        home: the id of the one on this machine.
+        extras: packages that all tasks of the session use, beside those of every session.
+        any_bits: whether nodes that differ may compute as well.
+    """
+    try:
+        env = cpus.chosen(_known_cpus(nodes, home)).env()
+    except ValueError as e:
+        if not any_bits:
+            raise FingerprintError(
+                f"Session: the cluster cannot compute the same bits everywhere: {e}. Use nodes of one architecture, or "
+                f'open Session("ray", bits="any"), which promises no bits.'
+            ) from e
+        env = cpus.Kernels().env()
+    found = _fingerprints(nodes, env, extras)
+    if any_bits:
+        return Agreement(env, None, True, {})
+    return settled(env, {node.id: _at(node) for node in nodes}, found, fingerprint(extras))
+
+
+def settled(
+    env: Mapping[str, str], nodes: Mapping[str, str], found: Mapping[str, Fingerprint], ours: Fingerprint
+) -> Agreement:
+    """The agreement of nodes (by id, with how to name each) that have these fingerprints, with a driver that has ours.
+
+    The versions are the driver's: it makes the plans. Of nodes that have them the first decides on all else.
+    """
+    alike = [x for x in found.values() if x.versions == ours.versions]
+    if not alike:
+        raise FingerprintError(
+            f"Session: no node of the cluster computes the bits that this process does. {_told(nodes, found, ours)}. "
+            f"{REMEDY}."
+        )
+    expected = ours if ours in alike else alike[0]
+    excluded = {id: x.differences(expected) for id, x in found.items() if x != expected}
+    for id, why in excluded.items():
+        log.warning("distgrad: %s gets no task, because its bits would differ: it has %s", nodes[id], why)
+    if ours != expected:
+        log.info("distgrad: constants are folded on the cluster: this process has %s", ours.differences(expected))
+    base = Fingerprint(tuple([field for field in expected.fields if field[0] not in EXTRAS]))
+    return Agreement(env, base, ours == expected, excluded)
+
+
+def unfit(agreement: Agreement, nodes: Sequence[Node]) -> dict[str, str]:
+    """Of nodes that joined after the agreement, those that cannot run its tasks, with the reason. A worker of such a
+    node may die before it can tell: its CPU cannot run the kernels, or it lacks a package."""
+    told = agreement.env.get("OPENBLAS_CORETYPE", "")
+    weak = {id for id, found in _look(nodes).items() if not cpus.can_run(told, found.flags)}
+    reasons = dict.fromkeys(weak, f"a CPU that cannot run the kernels of {told}")
+    for id, found in _asked(_reader(), [n for n in nodes if n.id not in weak], agreement.env, (), quick=True).items():
+        why = found if isinstance(found, str) else agreement.differences(Fingerprint(found))
+        if why:
+            reasons[id] = why
+    return reasons
+
+
+def _look(nodes: Sequence[Node]) -> dict[str, cpus.Cpu]:
+    text = inspect.getsource(node_report)
+    return {id: cpus.cpu(found) for id, found in _asked(_reporter(), nodes, {}, text, quick=True).items()}
+
+
+def _told(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], expected: Fingerprint) -> str:
+    some = list(found)[:NAMED]
+    more = [f"{len(found) - NAMED} more differ, too"] if len(found) > NAMED else []
+    return "; ".join([f"{nodes[id]} has {found[id].differences(expected)}" for id in some] + more)
+
+
+def refused(agreement: Agreement) -> FingerprintError:
+    """The error for a task that only nodes could run which are excluded."""
+    reasons = [f"node {id[:8]}: {why}" for id, why in list(agreement.excluded.items())[:NAMED]]
+    return FingerprintError(
+        f"all nodes that could run a task would give other bits than this session promises: {'; '.join(reasons)}. "
+        f"{REMEDY}. Variables are as they were."
+    )
+
+
+# -- asking nodes ------------------------------------------------------------------------------------------------
+
+
+def _known_cpus(nodes: Sequence[Node], home: str) -> list[cpus.Cpu]:
+    new = [node for node in nodes if node.id not in _cpus]
+    text = inspect.getsource(node_report)
+    if [node.id for node in new] == [home] and not _is_client():  # then it is this machine
+        _cpus[home] = cpus.cpu(node_report.asked(text))
+    elif new:
+        _cpus.update({id: cpus.cpu(found) for id, found in _asked(_reporter(), new, {}, text).items()})
+    return [_cpus[node.id] for node in nodes if node.id in _cpus]
+
+
+def _is_client() -> bool:
+    """Whether this process is connected by Ray's client, and the node that Ray names is another machine."""
+    from ray.util.client import ray as client
+
+    return bool(client.is_connected())  # type: ignore[no-untyped-call]
+
+
+def _fingerprints(nodes: Sequence[Node], env: Mapping[str, str], extras: tuple[str, ...]) -> dict[str, Fingerprint]:
+    """What processes of the nodes read back, in the order of the nodes."""
+    how = tuple(sorted(env.items())), extras
+    new = [node for node in nodes if (node.id, how) not in _read]
+    for id, found in (_asked(_reader(), new, env, extras) if new else {}).items():
+        if isinstance(found, str):
+            raise ImportError(
+                f"Session: {_at(next(node for node in nodes if node.id == id))} cannot run tasks: {found}. Install "
+                f"distgrad with all that it needs on every node, or start the script with `distgrad submit --install`, "
+                f"which has Ray do so."
+            )
+        _read[id, how] = Fingerprint(found)
+    return {node.id: _read[node.id, how] for node in nodes if (node.id, how) in _read}
+
+
+def _at(node: Node) -> str:
+    return f"node {node.id[:8]} at {node.address}"
+
+
+def _asked(
+    function: Any, nodes: Sequence[Node], env: Mapping[str, str], *args: Any, quick: bool = False
+) -> dict[str, Any]:
+    """What a function gives on each node that answers in time; one must, unless a `quick` answer is wanted."""
+    options: dict[str, Any] = {"runtime_env": {"env_vars": dict(env)}} if env else {}
+    refs = {}
+    for node in nodes:
+        where = NodeAffinitySchedulingStrategy(node.id, soft=False)
+        refs[function.options(num_cpus=0, scheduling_strategy=where, **options).remote(*args)] = node
+    if not refs:
+        return {}
+    ready, late = ray.wait(list(refs), num_returns=len(refs), timeout=QUICK if quick else ANSWER)
+    if quick:
+        return _answers({ref: refs[ref] for ref in ready})[0]
+    if not ready:
+        ready, late = ray.wait(late, num_returns=1, timeout=LONGEST)
+    if not ready:
+        raise ConnectionError(
+            f"Session: none of {len(refs)} nodes of the Ray cluster answered within {ANSWER + LONGEST:.0f} s. Are they "
+            f"busy, or can they start no workers? See Ray's logs."
+        )
+    if late:
+        log.warning("distgrad: %d nodes have not answered; they are checked when they get their first task", len(late))
+    found, failed = _answers({ref: refs[ref] for ref in ready})
+    if not found:
+        raise ConnectionError(f"Session: no node of the Ray cluster can start a worker: {'; '.join(failed[:NAMED])}")
+    return found
+
+
+def _answers(refs: Mapping[Any, Node]) -> tuple[dict[str, Any], list[str]]:
+    """The answers by node; and what nodes failed with."""
+    found, failed = {}, []
+    for ref, node in refs.items():
+        try:
+            found[node.id] = ray.get(ref)
+        except exceptions.RayError as e:  # it died, say; what cannot start a worker says so when it is to run a task
+            log.debug("distgrad: asking %s: %s", _at(node), e)
+            failed.append(f"{_at(node)}: {str(e).strip().splitlines()[-1]}")
+    return found, failed
+
+
+@cache
+def _reporter() -> Any:
+    def cpu_of_node(text: str) -> Any:
+        program: dict[str, Any] = {"__name__": "node_report"}
+        exec(text, program)
+        return program["asked"](text)
+
+    return _travelling(cpu_of_node)
+
+
+@cache
+def _reader() -> Any:
+    def fingerprint_of_node(extras: tuple[str, ...]) -> Any:
+        try:
+            from distgrad.workers.on_ray.task import settled_fingerprint
+        except ImportError as e:
+            return str(e)
+        return settled_fingerprint(extras).fields
+
+    return _travelling(fingerprint_of_node)
+
+
+def _travelling(function: Callable[..., Any]) -> Any:
+    """As a remote function. One that is defined inside of another travels by value: distgrad may not be there."""
+    return ray.remote(max_retries=1)(function)
+
+
+# -- on workers --------------------------------------------------------------------------------------------------
+
+
+def admitted(head: bytes, found: Callable[[tuple[str, ...]], Fingerprint]) -> None:
+    """Raises Differs where this process has not the fingerprint that a body asks for."""
+    if head:
+        digest, *extras = head.decode().split()
+        mine = found(tuple(extras))
+        if mine.digest != digest:
+            here = ray.get_runtime_context()
+            raise Differs(here.get_node_id(), here.get_task_id() or "", mine.fields)
+
+
+def extras_of(body: Body, backend: str) -> tuple[str, ...]:
+    """The packages that a body uses beyond those that all do. On GPUs, torch is what the node has."""
+    kinds = {spec.dtype.type.__module__ for spec in body.types}
+    extras = ["ml_dtypes"] if "ml_dtypes" in kinds else []
+    return tuple([*extras, "torch"] if backend == "torch" and not body.gpus else extras)
