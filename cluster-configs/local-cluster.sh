@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Several Ray nodes on this machine (Linux): cluster-configs/local-cluster.sh start [NODES [CPUS]], by default 2 of 1 cpu,
-# prints the addresses for dg.Session("ray", address=...), `distgrad run` and `distgrad submit`, and how to stop the nodes:
-# cluster-configs/local-cluster.sh stop FOLDER ends exactly those. STORE=bytes before it sets the size of each object store.
+# Several Ray nodes on this machine (Linux): cluster-configs/local-cluster.sh start [NODES [CPUS]], by default 2 of 1 cpu, prints
+# the addresses to join and submit to, and how to stop the nodes: cluster-configs/local-cluster.sh stop FOLDER ends exactly those.
+# Before it: STORE=bytes of an object store, PORT=of the head (0: a free one), JOBS_PORT=of the dashboard (8265; 0: a free one).
 
 set -euo pipefail
 
@@ -9,6 +9,8 @@ set -euo pipefail
 # dashboard listens there alone; Ray's other ports listen on all addresses, so the nodes want its token.
 ADDRESS=127.0.0.2
 STORE=${STORE:-200000000}
+PORT=${PORT:-0}
+JOBS_PORT=${JOBS_PORT:-8265}
 export RAY_AUTH_MODE=${RAY_AUTH_MODE:-token}
 
 # `ray stop` would end every Ray of this user. Here each node is a `ray start --block`, which ends what it started.
@@ -32,6 +34,40 @@ number() {
 # its client server: another node on this machine may have their defaults.
 free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+# port VALUE VARIABLE: the port that was asked for, or a free one for 0. One that is in use is told here, before anything
+# starts: Ray tells it late, in a log, or moves the dashboard to another one.
+port() {
+    [[ $1 =~ ^[0-9]{1,5}$ ]] && ((10#$1 == 0 || (10#$1 >= 1024 && 10#$1 <= 65535))) ||
+        fail "$2 is '$1', but must be a port from 1024 to 65535, or 0 for any free one" 2
+    if ((10#$1 == 0)); then
+        free_port
+        return
+    fi
+    python3 -c 'import socket, sys
+for host in sys.argv[2:]:
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((host, int(sys.argv[1])))' "$1" "$ADDRESS" 0.0.0.0 2>/dev/null ||
+        fail "port $1 is in use on this machine$(user_of "$1"): end what listens there, or choose another with $2=..., 0 for any free one"
+    echo "$1"
+}
+
+# user_of PORT: which of your processes listens there, if the system tells.
+user_of() {
+    command -v ss >/dev/null || return 0
+    ss -Hltnp "sport = :$1" 2>/dev/null | sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/ (by \1, process \2)/p' | head -n 1
+}
+
+# secret_token: makes Ray's token if there is none, readable by its owner alone; refuses one that others can read.
+secret_token() {
+    local file=${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}
+    [[ $RAY_AUTH_MODE == token && -z ${RAY_AUTH_TOKEN:-} ]] || return 0
+    (umask 077 && ray get-auth-token --generate >/dev/null 2>&1) || fail "there is no token in $file, and none can be made"
+    [[ -f $file ]] || fail "there is no token in $file, which RAY_AUTH_TOKEN_PATH names"
+    [[ $(stat -Lc %a "$file") == *00 ]] ||
+        fail "others can read $file, so they may know the token: run chmod 600 $file, or remove it for a new one"
 }
 
 # node FOLDER NUMBER OPTIONS...: one more node, whose process is noted in the folder. It has a folder of its own: nodes that
@@ -69,17 +105,21 @@ await() {
 }
 
 start() {
-    local nodes=${1:-2} cpus=${2:-1} folder address n
+    local nodes=${1:-2} cpus=${2:-1} folder address n head jobs client
     number "$nodes" NODES
     number "$cpus" CPUS
     command -v ray >/dev/null || fail "there is no command ray: activate the environment in which distgrad is installed"
-    [[ $RAY_AUTH_MODE != token ]] || ray get-auth-token --generate >/dev/null 2>&1
+    head=$(port "$PORT" PORT) || exit
+    jobs=$(port "$JOBS_PORT" JOBS_PORT) || exit
+    client=$(free_port)
+    secret_token
     folder=$(mktemp -d /tmp/distgrad-XXXXXX) # short: Ray's sockets lie below it, and their paths have a limit
     touch "$folder/log"
-    node "$folder" 1 --head --num-cpus="$cpus" --port=0 --dashboard-host="$ADDRESS" \
-        --ray-client-server-port="$(free_port)"
+    node "$folder" 1 --head --num-cpus="$cpus" --port="$head" --dashboard-host="$ADDRESS" --dashboard-port="$jobs" \
+        --ray-client-server-port="$client"
     await "$folder" 1
     address=$(cat "$folder/1/ray_current_cluster")
+    grep -q "http://$ADDRESS:$jobs" "$folder/log" || { end "$folder"; fail "port $jobs was taken while the head started"; }
     for ((n = 2; n <= nodes; n++)); do
         node "$folder" "$n" --address="$address" --num-cpus="$cpus"
     done
@@ -87,7 +127,7 @@ start() {
     echo "nodes:   $nodes, cpus of each: $cpus"
     echo "first:   export RAY_AUTH_MODE=$RAY_AUTH_MODE"
     echo "address: $address"
-    echo "jobs:    $(grep -o "http://$ADDRESS:[0-9]*" "$folder/log" | head -n 1)"
+    echo "jobs:    http://$ADDRESS:$jobs"
     echo "stop:    $0 stop $folder"
 }
 

@@ -50,8 +50,14 @@ app = typer.Typer(
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
+#: Whether this process is the command: then it may have children of its own.
+in_own_process = False
+
+
 def main() -> None:
     """The console script."""
+    global in_own_process
+    in_own_process = True
     app(prog_name="distgrad")
 
 

@@ -60,6 +60,8 @@ def demo(
 
 def _prepared(folder: Path) -> Path:
     """The model's file in its folder. Only a new folder, an empty one or that of an earlier demo is written to."""
+    from distgrad.files import write_text
+
     text = resources.files("distgrad").joinpath("demo_model.py").read_text(encoding="utf-8")
     file = folder / "model.py"
     try:
@@ -70,9 +72,10 @@ def _prepared(folder: Path) -> Path:
                 MISUSED,
             )
         folder.mkdir(parents=True, exist_ok=True)
-        file.write_text(text, encoding="utf-8")
+        write_text(file, text)
     except (OSError, UnicodeDecodeError) as e:
-        fail(f"cannot write to {str(folder)!r}: {getattr(e, 'strerror', None) or e}. Choose another --output.", MISUSED)
+        why = os.strerror(e.errno) if isinstance(e, OSError) and e.errno else e
+        fail(f"cannot write to {str(folder)!r}: {why}. Choose another --output, on a disk with room.", MISUSED)
     return file
 
 
@@ -141,8 +144,11 @@ def _finish(session: Session, where: str, model: Any, params: Any, steps: int, f
     seconds = (time.perf_counter() - began) / steps
     _line(f"{steps} steps, {_ms(seconds)} each: loss {losses[0]:.2f} at first, {losses[-1]:.2f} at last")
     _title("What happened")
-    session.write_report(folder / "report.html")
-    session.write_trace(folder / "trace.json")
+    try:
+        session.write_report(folder / "report.html")
+        session.write_trace(folder / "trace.json")
+    except (OSError, ValueError) as e:
+        fail(f"{e}, or name another --output")
     _line(f"{folder / 'report.html'}   the plan, the timeline, memory, the slowest ops: open it in a browser")
     _line(f"{folder / 'trace.json'}    the same for ui.perfetto.dev, and for `distgrad report`")
 

@@ -34,6 +34,7 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Of the job, as `distgrad 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Jobs]:
     """The jobs of a cluster; what goes wrong between it and us is an error of one line."""
+    from distgrad.workers.importing import explain_import
     from distgrad.workers.on_ray.dashboard import JobsError, usual_address
     from distgrad.workers.on_ray.jobs import Jobs
 
@@ -41,6 +42,8 @@ def cluster(address: str | None) -> Iterator[Jobs]:
         yield Jobs(usual_address() if address is None else address)
     except JobsError as e:
         fail(str(e), MISUSED if e.misuse else FAILED)
+    except ImportError as e:
+        fail(explain_import(e))
 
 
 def follow(found: Jobs, id: str, address: str | None) -> Job:
@@ -112,11 +115,21 @@ def _row(job: Job) -> dict[str, Any]:
     }
 
 
+def printable(text: str) -> str:
+    """A text on one line: what a terminal would obey, as newlines and escapes, is shown as Python writes it.
+
+    >>> printable("a\\nb\x1b[2J é")
+    'a\\\\nb\\\\x1b[2J é'
+    """
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def _table(rows: list[dict[str, Any]]) -> str:
-    shown = [("ID", "STATUS", "STARTED", "DURATION", "SCRIPT")]
+    shown: list[tuple[str, ...]] = [("ID", "STATUS", "STARTED", "DURATION", "SCRIPT")]
     for row in rows:
         started = (row["started"] or "")[:19].replace("T", " ")
         shown.append((row["id"], row["status"], started, _duration(row["seconds"]), row["script"]))
+    shown = [tuple(printable(cell) for cell in row) for row in shown]
     widths = [max(len(row[i]) for row in shown) for i in range(4)]
     return "\n".join(
         "  ".join([*(x.ljust(n) for x, n in zip(row[:4], widths, strict=True)), row[4]]).rstrip() for row in shown

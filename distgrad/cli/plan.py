@@ -81,7 +81,7 @@ def _page(file: Path) -> Path:
     try:
         return target(file)
     except ValueError as e:
-        fail(f"--html {e}", MISUSED)
+        fail(f"--html: {e}", MISUSED)
 
 
 def _document(made: Plan, name: str) -> dict[str, Any]:
@@ -99,8 +99,8 @@ def _write(made: Plan, name: str, file: Path) -> None:
         fail(f"--html {file}: the plan of {name} has no tasks to show: it returns what it is given", MISUSED)
     try:
         write(_document(made, name), file)
-    except OSError as e:
-        fail(f"--html {file}: cannot be written: {e.strerror}", MISUSED)
+    except (OSError, ValueError) as e:
+        fail(f"--html: {e}", MISUSED)
     say(f"the page of the plan is in {file}")
 
 
@@ -133,9 +133,11 @@ def _cluster(file: Path | None, workers: int | None, cpus: int) -> Cluster | Non
 
 def _this_machine(workers: int, cpus: int) -> Cluster:
     """What `Session("ray", workers=...)` would start here."""
-    from distgrad.scheduler.cluster import Cluster, Worker, on_ray, usable_memory
+    from distgrad.scheduler.cluster import MOST_WORKERS, Cluster, Worker, on_ray, usable_memory
     from distgrad.workers import calibrate
 
+    if workers > MOST_WORKERS:
+        raise ValueError(f"--workers is {workers}, but {MOST_WORKERS:,} are the most")
     worker = Worker(cpus, memory=max(int(RAY_MEMORY * usable_memory()) // workers, 1))
     return Cluster((worker,) * workers, on_ray(calibrate.machine(cpus)), "ray on this machine", "ray")
 

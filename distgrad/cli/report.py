@@ -27,6 +27,7 @@ def report(
 
     The page is one file that works without a network; its path is printed.
     """
+    from distgrad.files import write_text
     from distgrad.report import page, read
 
     path = trace.with_suffix(".html") if output is None else output
@@ -43,9 +44,9 @@ def report(
         if output is None and not force and path.exists() and path.read_bytes() != text.encode():
             fail(f"{path} exists, and is not the page of this trace: overwrite it with --force, or name another file "
                  f"with --output", MISUSED)  # fmt: skip
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
     except OSError as e:
-        fail(f"cannot write {path}: {e.strerror}", MISUSED)
+        fail(e.strerror or str(e), MISUSED)
     if show:
         webbrowser.open(path.resolve().as_uri())
     typer.echo(json.dumps(_summary(document, path), indent=2) if as_json else path)

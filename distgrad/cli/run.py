@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from click import get_current_context
 from typer.core import TyperCommand
 
+from distgrad.cli import console, parent
 from distgrad.cli.console import FAILED, MISUSED, app, fail, say
+from distgrad.cli.secrets import apply_file
 
 if TYPE_CHECKING:
     from distgrad.session import Session
@@ -61,6 +64,10 @@ def run(
         Path | None, typer.Option(help="Record the runs: write a trace (.json) or a report (.html) at the end.")
     ] = None,
     check_numerics: Numerics = False,
+    env_file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="Set variables from a file that you alone can read: lines of KEY=VALUE."),
+    ] = None,
 ) -> None:
     """Run a script; what it computes with distgrad runs in this process, or on Ray.
 
@@ -70,9 +77,14 @@ def run(
     The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`:
     `distgrad run --workers 4 train.py -- --workers 8`.
 
-    The exit code is the script's: 1 if it raises.
+    The exit code is the script's: 1 if it raises; on Ray 75 if Ray ended the script's process, as it does where the
+    raylet of its machine has died.
     """
     check_script(script)
+    for path in env_file or ():
+        apply_file(path)
+    if console.in_own_process and (workers is not None or address is not None):
+        parent.fork()
     trace = trace and trace.absolute()  # wherever the script goes
     try:
         session = _session(workers, address, trace, check_numerics)
@@ -107,8 +119,16 @@ def check_script(script: str) -> None:
             return
     except OSError as e:
         if script.startswith("-"):
-            fail(f"there is no option {script!r}; options of the script stand after it", MISUSED)
+            fail(f"there is no option {script!r}{_nearest(script)}; options of the script stand after it", MISUSED)
         fail(f"the script {script!r} cannot be read: {e.strerror}", MISUSED)
+
+
+def _nearest(option: str) -> str:
+    """The option of the command that is run which a misspelt one may stand for."""
+    context = get_current_context(silent=True)
+    own = [name for x in context.command.params for name in x.opts if name.startswith("--")] if context else []
+    near = difflib.get_close_matches(option.partition("=")[0], own, 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _session(workers: int | None, address: str | None, trace: Path | None, check_numerics: bool) -> Session:
@@ -121,7 +141,7 @@ def _session(workers: int | None, address: str | None, trace: Path | None, check
         options |= {"engine": "ray", "workers": workers, "address": address and cluster_address(address)}
     try:
         session = Session(**options)
-    except ConnectionError as e:
+    except (ConnectionError, ImportError) as e:
         fail(str(e))
     except ValueError as e:
         fail(str(e), MISUSED)

@@ -12,9 +12,13 @@ import typer
 from distgrad.cli.console import FAILED, MISUSED, app, fail, say
 from distgrad.cli.jobs import Address, cluster, follow
 from distgrad.cli.run import PASSES_ON, Arguments, Numerics, PassesOn, Script, check_script
+from distgrad.cli.secrets import looks_secret
 
 if TYPE_CHECKING:
     from distgrad.workers.on_ray.jobs import Job
+
+#: Names that a line tells before it says how many more there are.
+SHOWN = 8
 
 
 @app.command(cls=PassesOn, context_settings=PASSES_ON)
@@ -25,11 +29,21 @@ def submit(
     wait: Annotated[bool, typer.Option(help="Show the job's log until it has ended, or print its id and go.")] = True,
     env: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A variable of the job's environment; KEY alone: with its value here."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="A variable of the job's environment, which Ray shows to all; KEY alone: with its value here.",
+        ),
+    ] = None,
+    env_file: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATH", help="A file of secrets ON THE CLUSTER, which the job reads: lines of KEY=VALUE."),
     ] = None,
     working_dir: Annotated[
         Path, typer.Option(help="Folder that the job gets a copy of, without what .gitignore and .rayignore name.")
     ] = Path(),
+    send: Annotated[
+        list[str] | None, typer.Option(metavar="PATH", help="Send this file of the folder though it looks secret.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Use so many of the cluster's workers.")] = None,
     check_numerics: Numerics = False,
     trace: Annotated[
@@ -60,7 +74,10 @@ def submit(
     """
     folder, relative = _located(script, working_dir)
     environment = _environment(env or [])
+    _check_files(env_file or [], folder)
+    held_back = _held_back(folder, send or [])
     options = [
+        *[word for path in env_file or () for word in ("--env-file", path)],
         *(["--workers", str(workers)] if workers else []),
         *(["--check-numerics"] if check_numerics else []),
         *(["--trace", trace] if trace else []),
@@ -74,6 +91,8 @@ def submit(
         from distgrad.workers.on_ray.jobs import Request
 
         say(f"uploading {folder}, without what .gitignore and .rayignore name, to {found.address}")
+        if held_back:
+            say(f"not sent, because it looks secret: {_listed(held_back)} (--send PATH sends it all the same)")
         request = Request(
             script=relative,
             arguments=arguments or (),
@@ -81,6 +100,7 @@ def submit(
             options=options,
             python=python,
             env=environment,
+            held_back=held_back,
             ship=ship,
             install=install,
             pip=pip or (),
@@ -117,11 +137,49 @@ def _located(script: str, working_dir: Path) -> tuple[Path, str]:
 
 
 def _environment(given: list[str]) -> dict[str, str]:
-    """The job's variables. What is wrong is told by its number alone: it may be a secret."""
+    """The job's variables. What is wrong is told by its number alone: it may be a secret. One that looks like it is
+    warned of: Ray shows all of them."""
     found: dict[str, str] = {}
     for number, text in enumerate(given, 1):
         name, equals, value = text.partition("=")
         if not re.fullmatch(r"[A-Za-z_]\w*", name) or not (equals or name in os.environ):
             fail(f"--env takes KEY=VALUE, or the KEY of a variable that is set here: see number {number}", MISUSED)
         found[name] = value if equals else os.environ[name]
+    if shown := [name for name, value in found.items() if looks_secret(name, value)]:
+        say(f"warning: --env {', '.join(shown)} looks secret, and Ray shows it in clear, in its job list and in logs "
+            f"that all can read: keep it in a file on the cluster that you alone can read, and name that file with "
+            f"--env-file")  # fmt: skip
     return found
+
+
+def _check_files(paths: list[str], folder: Path) -> None:
+    """End here where a file of secrets would be sent, or cannot be found by the job."""
+    from distgrad.workers.on_ray.private_files import copies_of
+
+    for path in paths:
+        file = Path(path).expanduser()
+        if not file.is_absolute():
+            fail(f"--env-file {path}: give the absolute path of a file on the cluster: a relative one would lie in the "
+                 f"working folder, which is sent", MISUSED)  # fmt: skip
+        inside = file.resolve().is_relative_to(folder) or Path(os.path.normpath(file)).is_relative_to(folder)
+        if inside or (copies := copies_of(file, folder)):
+            where = "" if inside else f" (as {copies[0]})"
+            fail(f"--env-file {path} lies in the working folder {str(folder)!r}{where}, which is sent: keep it "
+                 f"elsewhere, where the job finds it on the cluster", MISUSED)  # fmt: skip
+
+
+def _held_back(folder: Path, send: list[str]) -> list[str]:
+    """What looks secret in the working folder, without what shall be sent all the same."""
+    from distgrad.workers.on_ray.private_files import private_files
+
+    found = private_files(folder)
+    wanted = [Path(os.path.normpath(folder / path)) for path in send]
+    for path, place in zip(send, wanted, strict=True):
+        if not place.exists():
+            fail(f"--send {path}: there is no such file in the working folder {str(folder)!r}", MISUSED)
+    return [path for path in found if folder / path not in wanted]
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

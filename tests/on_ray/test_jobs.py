@@ -11,10 +11,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -40,8 +42,9 @@ class Cluster:
     address: str
     token: str
     folder: Path
-    #: The address of the head, for those who join it.
+    #: The address of the head, for those who join it; and where the cluster keeps its logs and packages.
     head: str = ""
+    temporary: Path = Path()
 
     def start(self, *command: str, **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -134,7 +137,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             head = Path(temporary) / "ray_current_cluster"  # written last
             assert until(lambda: (answers(port) and head.exists()) or process.poll() is not None, 60)
             assert process.poll() is None
-            yield Cluster(f"http://127.0.0.1:{port}", token, folder, head.read_text().strip())
+            yield Cluster(f"http://127.0.0.1:{port}", token, folder, head.read_text().strip(), Path(temporary))
         finally:
             end(process)
 
@@ -149,7 +152,7 @@ def trained(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple
     return file, made.stdout, made.stderr
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def long(cluster: Cluster) -> str:
     """The id of a job that runs until it is stopped."""
     made = cluster.call("submit", "--no-wait", "job.py", "forever")
@@ -227,11 +230,8 @@ def test_a_failing_script_is_seen_with_its_message_and_its_exit_code(cluster: Cl
     assert made.stderr.splitlines()[-1].endswith(" failed with exit code 7")
 
 
-def test_a_job_that_runs_is_listed(cluster: Cluster, long: str) -> None:
+def test_a_job_outlives_an_interrupt_of_its_follower_and_is_stopped_by_name(cluster: Cluster, long: str) -> None:
     assert cluster.status(long) == "RUNNING"
-
-
-def test_an_interrupt_ends_the_following_and_not_the_job(cluster: Cluster, long: str) -> None:
     with cluster.start("jobs", "logs", "--follow", long) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -241,9 +241,6 @@ def test_an_interrupt_ends_the_following_and_not_the_job(cluster: Cluster, long:
         assert process.wait(PATIENCE) == 130
         assert f"`distgrad jobs stop {long} --address {cluster.address}` stops it" in process.stderr.read()
     assert cluster.status(long) == "RUNNING"
-
-
-def test_a_job_is_stopped(cluster: Cluster, long: str) -> None:
     made = cluster.call("jobs", "stop", long)
     assert (made.returncode, made.stderr) == (0, f"job {long} has ended: STOPPED\n")
     assert cluster.status(long) == "STOPPED"
@@ -270,3 +267,106 @@ def test_a_wrong_or_missing_token_is_told_in_one_line(cluster: Cluster, variable
     assert (made.returncode, made.stdout, made.stderr.count("\n")) == (1, "", 1)
     assert made.stderr.startswith("error: ")
     assert text in made.stderr
+
+
+# -- secrets -----------------------------------------------------------------------------------------------------
+
+#: What each file of secrets holds; in the name of a file it would be seen in lists.
+HIDDEN = "s3cret-0f5c9e1d7ab24"
+
+
+def holding(text: str, folder: Path) -> list[Path]:
+    """The files below a folder that have a text in them, packed ones by what they pack."""
+    found = []
+    for path in folder.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            data = [path.read_bytes()]
+            if zipfile.is_zipfile(path):
+                with zipfile.ZipFile(path) as packed:
+                    data += [packed.read(name) for name in packed.namelist()]
+            if any(text.encode() in x for x in data):
+                found.append(path)
+    return found
+
+
+def listing(cluster: Cluster) -> str:
+    """All jobs as the dashboard tells of them to any client."""
+    request = Request(f"{cluster.address}/api/jobs/", headers={"Authorization": f"Bearer {cluster.token}"})
+    with urlopen(request, timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+@pytest.fixture(scope="module")
+def secret(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.CompletedProcess[str]]:
+    """A job that reads a file of secrets on the cluster, from a folder with other secrets in it."""
+    file = tmp_path_factory.mktemp("secrets") / "job.env"
+    file.write_text(f"# mine\nHIDDEN='{HIDDEN}'\n")
+    file.chmod(0o600)
+    private = [cluster.folder / name for name in (".env", "key.pem", ".ssh/id_rsa", "plain.txt")]
+    private[2].parent.mkdir()
+    for path in private:
+        path.write_text("nothing" if path.suffix == ".txt" else HIDDEN)
+    yield cluster.call("submit", "job.py", "--env-file", str(file), "secret", "HIDDEN", "a word\nof two lines")
+    shutil.rmtree(private[2].parent)
+    for path in private:
+        path.unlink(missing_ok=True)
+
+
+def test_a_job_reads_secrets_on_the_cluster_and_they_are_nowhere_else(
+    cluster: Cluster, secret: subprocess.CompletedProcess[str]
+) -> None:
+    assert secret.returncode == 0, secret.stderr
+    assert f"length: {len(HIDDEN)}\n" in secret.stdout
+    assert HIDDEN not in secret.stdout + secret.stderr
+    assert HIDDEN not in listing(cluster) + cluster.call("jobs", "list", "--json").stdout
+    assert holding("length: ", cluster.temporary)  # so what the job printed is found, and packages are there
+    assert holding("def secret(", cluster.temporary)
+    assert holding(HIDDEN, cluster.temporary) == []
+
+
+def test_files_that_look_secret_are_not_sent_and_named(secret: subprocess.CompletedProcess[str]) -> None:
+    [line] = [line for line in secret.stdout.splitlines() if line.startswith("files: ")]
+    assert {"job.py", "quickstart.py", "plain.txt"} <= set(line.split())
+    assert not {".env", "key.pem", ".ssh/id_rsa"} & set(line.split())
+    assert "not sent, because it looks secret: .ssh, .env, key.pem (--send PATH" in secret.stderr
+
+
+def test_a_list_of_jobs_has_one_line_for_each(cluster: Cluster, secret: subprocess.CompletedProcess[str]) -> None:
+    lines = cluster.call("jobs", "list").stdout.splitlines()
+    assert len(lines) == 1 + len(json.loads(cluster.call("jobs", "list", "--json").stdout))
+    assert any(line.endswith(r"job.py secret HIDDEN 'a word\nof two lines'") for line in lines)
+
+
+def test_a_variable_that_looks_secret_is_warned_of_and_a_file_that_others_can_read_refused_by_the_job(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.env"
+    file.write_text(f"HIDDEN={HIDDEN}\n")
+    file.chmod(0o640)
+    made = cluster.call("submit", "job.py", "fail", "--env", "DB_PASSWORD=shown-5d1e", "--env-file", str(file))
+    assert made.returncode == 2
+    assert f"error: --env-file {file}: others can read {file} (its mode is 0640)" in made.stdout + made.stderr
+    assert "there are no data" not in made.stdout  # the script did not begin
+    assert "warning: --env DB_PASSWORD looks secret, and Ray shows it in clear" in made.stderr
+    assert "shown-5d1e" in listing(cluster)  # as is warned
+    assert "shown-5d1e" not in made.stdout + made.stderr
+    assert HIDDEN not in made.stdout + made.stderr
+
+
+def test_a_token_file_that_others_can_read_is_not_shown(cluster: Cluster, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(cluster.token)
+    file.chmod(0o644)
+    made = cluster.call("jobs", "list", RAY_AUTH_TOKEN="", RAY_AUTH_TOKEN_PATH=str(file))
+    assert (made.returncode, made.stdout, made.stderr.count("\n")) == (2, "", 1)
+    assert made.stderr.startswith(f"error: others can read {file} (its mode is 0644)")
+    file.chmod(0o600)
+    assert cluster.call("jobs", "list", RAY_AUTH_TOKEN="", RAY_AUTH_TOKEN_PATH=str(file)).returncode == 0
+
+
+def test_a_cluster_without_tls_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:
+    from .test_tls import certificates
+
+    made = replace(cluster, address=cluster.head).call("run", "quickstart.py", **certificates(tmp_path / "tls"))
+    assert (made.returncode, made.stderr.count("\n")) == (1, 1)
+    assert "RAY_USE_TLS is 1 here, but the cluster speaks no TLS" in made.stderr

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from distgrad.workers.on_ray.dashboard import JobsError, checked, wants_token
 from distgrad.workers.on_ray.parcel import assemble, certain_bytes, explain_missing, requirements
+from distgrad.workers.on_ray.private_files import pattern
+from distgrad.workers.on_ray.tokens import check_token
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
@@ -53,8 +55,10 @@ class Request:
     options: Sequence[str] = ()
     #: The cluster's Python: a command, or a path there.
     python: str = "python"
-    #: They may be secrets: nothing here prints them.
+    #: They may be secrets, though they should not: nothing here prints them, but Ray does.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    #: Paths in the working folder that are not sent.
+    held_back: Sequence[str] = ()
     #: Whether the job gets this distgrad; whether Ray installs what that needs; and what else.
     ship: bool = True
     install: bool = False
@@ -110,6 +114,7 @@ class Jobs:
         if wants_token(self.address):
             # As Ray does where it joins a cluster: it shows the token that it finds.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
+            _check_token()
         with self._telling():
             self._client = _client(self.address)
 
@@ -121,6 +126,8 @@ class Jobs:
             "working_dir": str(request.working_dir.resolve()),
             "env_vars": {"DISTGRAD_PROGRESS": "log", **request.env},
         }
+        if request.held_back:
+            environment["excludes"] = [pattern(path) for path in request.held_back]
         if pip := _packages(request):
             environment["pip"] = pip
         with tempfile.TemporaryDirectory() as folder, self._telling():
@@ -247,6 +254,13 @@ def _client(address: str) -> JobSubmissionClient:
         return JobSubmissionClient(address)
     finally:
         os.environ.update(kept)
+
+
+def _check_token() -> None:
+    try:
+        check_token()
+    except PermissionError as e:
+        raise JobsError(str(e), misuse=True) from e
 
 
 def _job(found: JobDetails) -> Job:

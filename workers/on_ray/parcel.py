@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from distgrad import errors, scheduler, workers
+from distgrad.workers.on_ray.private_files import FILES
 
 
 def assemble(folder: Path) -> Path:
@@ -17,7 +18,7 @@ def assemble(folder: Path) -> Path:
     made = folder / "distgrad"
     for module, to in ((errors, made), (scheduler, made / "scheduler"), (workers, made / "workers")):
         source = Path(str(module.__file__)).parent
-        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
+        shutil.copytree(source, to, ignore=shutil.ignore_patterns("__pycache__", *FILES), dirs_exist_ok=True)
     return made
 
 
