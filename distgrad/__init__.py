@@ -6,7 +6,8 @@ and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_gra
 Run: call a function, on shards of a batch with `data_parallel`, or `Session().run(fetches, feed_dict)`; `Session` says
 on how many threads, within which memory. `function.plan(...)` and `Session.plan` give the `Plan` before anything runs.
 `Session("ray")` runs on a Ray cluster; a `Handle` is a value that stays there. `BudgetError` and `DeviceError` are runs
-that were refused, `NumericsError` is a NaN or Inf that was found, `TaskFailed` a task that died however often it ran.
+that were refused, `NumericsError` is a NaN or Inf that was found, `TaskFailed` a task that died however often it ran,
+`ClusterLost` a cluster that has ended or does not answer.
 Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
 """
 
@@ -44,7 +45,16 @@ from distgrad.derivatives import (
     value_and_grad,
     vjp,
 )
-from distgrad.errors import BudgetError, CheckpointError, DeviceError, NumericsError, TaskFailed
+from distgrad.errors import (
+    BudgetError,
+    CheckpointError,
+    ClusterLost,
+    DeviceError,
+    FingerprintError,
+    NumericsError,
+    StoreFull,
+    TaskFailed,
+)
 from distgrad.explain import explain_gradient
 from distgrad.function import function
 from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
@@ -76,10 +86,11 @@ NotDifferentiable = NoGradient = no_gradient
 
 __version__ = "0.1.0"
 __all__ = [
-    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "Defun", "DeviceError", "Graph", "Handle",
-    "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable", "NumericsError", "Operation", "Plan",
-    "RegisterGradient", "Session", "TaskFailed", "Tensor", "UnconnectedGradients", "Variable", "cast",
-    "check_graph", "control_dependencies", "custom_gradient", "data_parallel", "device", "explain_gradient",
+    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "ClusterLost", "Defun", "DeviceError",
+    "FingerprintError", "Graph", "Handle", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
+    "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "StoreFull", "TaskFailed", "Tensor",
+    "UnconnectedGradients", "Variable", "cast", "check_graph", "control_dependencies", "custom_gradient",
+    "data_parallel", "device", "explain_gradient",
     "from_checkpoint", "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product",
     "hessians", "hvp", "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient",
     "op", "random", "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing",

@@ -10,7 +10,7 @@ from distgrad.indexed_slices import IndexedSlices, densify
 from distgrad.ops.builder import cast, make
 from distgrad.ops.control import ADD_N
 from distgrad.ops.layout import concatenate
-from distgrad.types import INT
+from distgrad.types import INT, brief
 
 Term = Tensor | IndexedSlices
 
@@ -38,7 +38,7 @@ def summing(method: Any) -> Callable[[list[Term], Tensor], Term]:
     if method in (AggregationMethod.EXPERIMENTAL_TREE, AggregationMethod.EXPERIMENTAL_ACCUMULATE_N):
         return _add_tree
     raise ValueError(
-        f"unknown aggregation_method {method!r}: "
+        f"unknown aggregation_method {brief(method)}: "
         f"use AggregationMethod.ADD_N, EXPERIMENTAL_TREE or EXPERIMENTAL_ACCUMULATE_N"
     )
 

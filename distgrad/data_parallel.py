@@ -21,7 +21,7 @@ from distgrad.function import Function, call, is_array, named_leaves, op_name, p
 from distgrad.graph import Operation, Tensor, current_graph
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.ops.builder import cast, convert
-from distgrad.types import INT
+from distgrad.types import INT, brief
 from distgrad.variables import NotPure
 
 REDUCTIONS = ("mean", "sum")
@@ -53,9 +53,11 @@ def data_parallel(fn: Callable[..., Any], shards: int, *, batch: Any = None, red
     """
     check_function("data_parallel", fn)
     if not isinstance(shards, int | np.integer) or isinstance(shards, bool) or shards < 1:
-        raise ValueError(f"data_parallel: shards is a positive whole number, got {shards!r}")
+        raise ValueError(f"data_parallel: shards is a positive whole number, got {brief(shards)}")
     if reduction not in REDUCTIONS:
-        raise ValueError(f"data_parallel: reduction is one of {', '.join(map(repr, REDUCTIONS))}, got {reduction!r}")
+        raise ValueError(
+            f"data_parallel: reduction is one of {', '.join(map(repr, REDUCTIONS))}, got {brief(reduction)}"
+        )
     return DataParallel(fn, int(shards), _chosen(fn, batch), reduction == "mean")
 
 
@@ -106,14 +108,18 @@ class DataParallel(Function):
         if isinstance(place, str) and place in kwargs:
             return place
         what = f"{len(args)} by position" + (f", and {', '.join(kwargs)}" if kwargs else "")
-        raise ValueError(f"{self.name}: batch names the argument {each!r}, which the call does not give: it has {what}")
+        raise ValueError(
+            f"{self.name}: batch names the argument {brief(each)}, which the call does not give: it has {what}"
+        )
 
     def _rows(self, args: Sequence[Any], kwargs: Mapping[str, Any], places: Sequence[int | str]) -> int:
         """The rows that all arrays of the batch have."""
         rows: dict[str, int] = {}
         for name, x in self._leaves(args, kwargs, places):
             if not is_array(x):
-                raise TypeError(f"{self.name}: the argument {name} is {x!r}, no array, and cannot be split. {_NAME}")
+                raise TypeError(
+                    f"{self.name}: the argument {name} is {brief(x)}, no array, and cannot be split. {_NAME}"
+                )
             shape = np.shape(x) if not hasattr(x, "shape") else x.shape
             if not shape:
                 raise ValueError(f"{self.name}: the argument {name} is a scalar and has no rows to split. {_NAME}")
@@ -199,12 +205,14 @@ def _chosen(fn: Callable[..., Any], batch: Any) -> tuple[int | str, ...] | None:
     signature = signature_of(fn)
     for each in made:
         if isinstance(each, bool) or not isinstance(each, int | str):
-            raise TypeError(f"data_parallel: batch has positions and names of arguments, got {each!r}")
+            raise TypeError(f"data_parallel: batch has positions and names of arguments, got {brief(each)}")
         parameters = {} if signature is None else signature.parameters
         open_ended = signature is None or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
         if isinstance(each, str) and each not in parameters and not open_ended:
             listing = ", ".join(parameters)
-            raise ValueError(f"data_parallel: batch names {each!r}, but the arguments of {name_of(fn)} are {listing}")
+            raise ValueError(
+                f"data_parallel: batch names {brief(each)}, but the arguments of {name_of(fn)} are {listing}"
+            )
     if not made:
         raise ValueError("data_parallel: batch is empty: name at least one argument to split")
     return made

@@ -9,12 +9,12 @@ from distgrad import nest
 from distgrad.function import positional_names, signature_of
 from distgrad.graph import Tensor
 from distgrad.ops.builder import as_array, convert
-from distgrad.types import Spec, spec_of, trainable
+from distgrad.types import Spec, brief, spec_of, trainable
 
 
 def check_function(what: str, f: Any) -> None:
     if not callable(f):
-        raise TypeError(f"{what} takes a function and differentiates it, got {f!r}")
+        raise TypeError(f"{what} takes a function and differentiates it, got {brief(f)}")
 
 
 def checked(what: str, f: Any, args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
@@ -24,7 +24,9 @@ def checked(what: str, f: Any, args: Sequence[Any], argnums: Any) -> tuple[Any, 
     made = list(args)
     for i in listed(argnums):
         if not isinstance(i, int) or not -len(args) <= i < len(args):
-            raise ValueError(f"{what}: argnums is {argnums!r}, but {name_of(f)} is called with {len(args)} arguments")
+            raise ValueError(
+                f"{what}: argnums is {brief(argnums)}, but {name_of(f)} is called with {len(args)} arguments"
+            )
         named = nest.paths(args[i], _argument_name(f, i % len(args)))
         made[i] = nest.unflatten(args[i], [_variable(what, f, leaf, name) for name, leaf in named])
     return tuple(made)
@@ -44,13 +46,17 @@ def _variable(what: str, f: Any, x: Any, name: str) -> Any:
 
 
 def listed(argnums: Any) -> list[int]:
-    return [argnums] if isinstance(argnums, int) else list(argnums)
+    if isinstance(argnums, int):
+        return [argnums]
+    if not isinstance(argnums, Sequence) or isinstance(argnums, str | bytes) or len(argnums) > 10_000:
+        raise TypeError(f"argnums is the number of an argument, or a sequence of them, got {brief(argnums)}")
+    return list(argnums)
 
 
 def paired(what: str, f: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
     """Arguments, and the flat list of their tangents."""
     if not isinstance(tangents, tuple) or len(tangents) != len(primals):
-        raise ValueError(f"{what}: tangents must be a tuple of {len(primals)}, one per primal, got {tangents!r}")
+        raise ValueError(f"{what}: tangents must be a tuple of {len(primals)}, one per primal, got {brief(tangents)}")
     args = checked(what, f, primals, range(len(primals)))
     return args, fitting(f"{what}: tangents", tangents, args)
 
@@ -67,7 +73,7 @@ def scalar(what: str, f: Any, y: Any) -> Tensor:
     remedy = "Use jacobian or vjp for other values, or sum it."
     if isinstance(y, list | tuple | dict) or y is None:
         remedy += " has_aux=True takes a pair."
-        raise TypeError(f"{what}: {name_of(f)} must return one scalar tensor, got {y!r}. {remedy}")
+        raise TypeError(f"{what}: {name_of(f)} must return one scalar tensor, got {brief(y)}. {remedy}")
     made = convert(y)
     if made.shape:
         raise ValueError(f"{what}: {name_of(f)} must return a scalar, but returned {spec_of(made)}. {remedy}")
@@ -79,7 +85,9 @@ def scalar(what: str, f: Any, y: Any) -> Tensor:
 def with_aux(what: str, f: Any, result: Any) -> tuple[Any, Any]:
     """What f returned as a pair of its value and anything else."""
     if not isinstance(result, tuple) or len(result) != 2:
-        raise TypeError(f"{what}: with has_aux=True {name_of(f)} must return a pair (value, anything), got {result!r}")
+        raise TypeError(
+            f"{what}: with has_aux=True {name_of(f)} must return a pair (value, anything), got {brief(result)}"
+        )
     return result
 
 

@@ -113,6 +113,37 @@ class TaskFailed(RuntimeError):
     """
 
 
+class StoreFull(TaskFailed):
+    """On a cluster: what a call makes, or is given, had no room in Ray's object store, nor on the disk that the store
+    spills to. Variables are as they were.
+
+    >>> import distgrad as dg
+    >>> issubclass(dg.StoreFull, dg.TaskFailed)
+    True
+    """
+
+
+class FingerprintError(RuntimeError):
+    """On a cluster: no node is left whose results have the bits that the session promises, because all have other
+    versions of packages, or CPUs and settings that cannot be brought to the same kernels. `Session("ray", bits="any")`
+    goes on without that promise.
+
+    >>> import distgrad as dg
+    >>> issubclass(dg.FingerprintError, RuntimeError)
+    True
+    """
+
+
+class ClusterLost(ConnectionError):
+    """On a cluster: the Ray that a session runs on has ended or does not answer any more. The session is dead, and says
+    so whatever it is asked; values that lie in this process stay.
+
+    >>> import distgrad as dg
+    >>> issubclass(dg.ClusterLost, ConnectionError)
+    True
+    """
+
+
 class CheckpointError(ValueError):
     """A checkpoint or a file of tensors cannot be used: it is damaged, or is not what was asked for.
 

@@ -19,7 +19,7 @@ from distgrad.graph import FuncGraph, Graph, Operation, Tensor
 from distgrad.html import block, line, listed, table
 from distgrad.indexed_slices import IndexedSlices
 from distgrad.registry import gradient_function
-from distgrad.types import trainable
+from distgrad.types import brief, trainable
 
 NO_PATH = "no path"
 CONTROL = "control dependency"
@@ -94,7 +94,7 @@ def explain_gradient(y: Any, x: Any) -> Explanation:
     """
     y = y.values if isinstance(y, IndexedSlices) else y
     if not isinstance(y, Tensor):
-        raise TypeError(f"explain_gradient: y must be a tensor, got {y!r}")
+        raise TypeError(f"explain_gradient: y must be a tensor, got {brief(y)}")
     found = _in_graph(x, y.graph)
     if isinstance(found, Cut):
         return Explanation(y.op.name, _label(x), False, (found,), (), {})
@@ -113,10 +113,10 @@ def _in_graph(x: Any, graph: Graph) -> Tensor | Cut:
     graphs = _reachable(graph)
     if hasattr(x, "__handle__"):
         made = graphs[-1].handles.get(x)
-    elif isinstance(x, Tensor | IndexedSlices):
+    elif isinstance(x, Tensor) or (isinstance(x, IndexedSlices) and isinstance(x.values, Tensor)):
         made = x.values if isinstance(x, IndexedSlices) else x
     else:
-        return Cut(NO_PATH, f"{x!r} is no tensor: an array or number becomes a new constant wherever it is used")
+        return Cut(NO_PATH, f"{brief(x)} is no tensor: an array or number becomes a new constant wherever it is used")
     if made is None:
         return Cut(NO_PATH, f"{_label(x)!r} is not read in the graph of y")
     if made.graph not in graphs:
@@ -130,7 +130,8 @@ def _reachable(graph: Graph) -> list[Graph]:
 
 
 def _label(x: Any) -> str:
-    return x.op.name if isinstance(x, Tensor | IndexedSlices) else str(getattr(x, "name", x))
+    x = x.values if isinstance(x, IndexedSlices) else x
+    return x.op.name if isinstance(x, Tensor) else str(getattr(x, "name", None) or brief(x))
 
 
 def _cut(reason: str, op: Operation, text: str) -> Cut:
@@ -147,10 +148,10 @@ def _place(op: Operation) -> str:
 class _Scratch(FuncGraph):
     """Where rules build while they are asked: any tensor may be used in it, as a placeholder."""
 
-    def admit(self, tensor: Tensor) -> Tensor:
-        return self.add("Placeholder", (), [tensor.spec]).outputs[0]
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        return tensor if tensor.graph is self else self.add("Placeholder", (), [tensor.spec]).outputs[0]
 
-    def local(self, tensor: Tensor) -> Tensor:
+    def in_place(self, tensor: Tensor) -> Tensor:
         return tensor
 
 

@@ -47,13 +47,12 @@ class GradientBody(FuncGraph):
         self.declared.append(op.outputs[0])
         return op.outputs[0]
 
-    def admit(self, tensor: Tensor) -> Tensor:
-        copy = self.copies.get(tensor)
-        return super().admit(tensor) if copy is None else copy
+    def stand_in(self, tensor: Tensor) -> Tensor | None:
+        return tensor if tensor.graph is self else self.copies.get(tensor)
 
-    def local(self, tensor: Tensor) -> Tensor:
+    def in_place(self, tensor: Tensor) -> Tensor | None:
         copy = self.copies.get(tensor)
-        return super().local(tensor) if copy is None or tensor.graph in self.around() else copy
+        return super().stand_in(tensor) if copy is None or tensor.graph in self.around() else copy
 
     def _copy_ops(self, forward: FuncGraph) -> None:
         copies = self.copies

@@ -15,7 +15,7 @@ from distgrad.ops.builder import convert
 from distgrad.ops.control import identity
 from distgrad.ops.control import ones as ones_of
 from distgrad.ops.layout import broadcast_to
-from distgrad.types import Shape, repeats, trainable
+from distgrad.types import Shape, brief, repeats, trainable
 
 
 class UnconnectedGradients(enum.Enum):
@@ -37,7 +37,7 @@ def wants_zeros(value: Any) -> bool:
     try:
         return UnconnectedGradients(value) is UnconnectedGradients.ZERO
     except ValueError:
-        raise ValueError(f"Unknown value for unconnected_gradients: {value!r}; use 'none' or 'zero'") from None
+        raise ValueError(f"Unknown value for unconnected_gradients: {brief(value)}; use 'none' or 'zero'") from None
 
 
 def as_list(value: Any, what: str) -> list[Any]:
@@ -69,7 +69,7 @@ def as_tensor(y: Any, name: str, what: str) -> Tensor:
     if y is None:
         raise TypeError(f"gradients: {what} contains None; give tensors")
     if isinstance(y, str):
-        raise TypeError(f"gradients: {what} contains the string {y!r}; give the tensor itself")
+        raise TypeError(f"gradients: {what} contains the string {brief(y)}; give the tensor itself")
     if isinstance(y, IndexedSlices):
         y = y.values
     try:
@@ -87,13 +87,13 @@ def as_x(x: Any, name: str) -> Tensor:
         made: Tensor = handle()
         return made
     if isinstance(x, list | tuple):
-        raise TypeError(f"gradients: xs must be a tensor or a flat list of tensors, got the nested list {x!r}")
+        raise TypeError(f"gradients: xs must be a tensor or a flat list of tensors, got the nested list {brief(x)}")
     return graph.local(x) if isinstance(x, Tensor) else as_tensor(x, name, "xs")
 
 
 def as_stop(t: Any) -> Tensor:
     if not isinstance(t, Tensor | IndexedSlices) and not hasattr(t, "__handle__"):
-        raise TypeError(f"gradients: stop_gradients must be a tensor or a list of tensors, got {t!r}")
+        raise TypeError(f"gradients: stop_gradients must be a tensor or a list of tensors, got {brief(t)}")
     return as_x(t, "stop")
 
 

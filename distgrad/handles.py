@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.types import DType, Shape, Spec
+from distgrad.types import DType, Shape, Spec, dtype_from
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,10 +51,13 @@ class Handle:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError("a handle has no array in this process that could be shared: take a copy with numpy()")
-        return np.array(self.value(), dtype=dtype)
+        return np.array(self.value(), dtype=dtype if dtype is None else dtype_from("np.array", dtype))
 
     def __repr__(self) -> str:
         return f"<Handle {self.spec}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} cannot be copied or pickled, because its session keeps the value: send .numpy()")
 
 
 class LocalHandle(Handle):

@@ -13,7 +13,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,12 +41,14 @@ from distgrad.scheduler import (
     partition,
     slopes,
 )
-from distgrad.scheduler.cluster import ENGINES, usable_cpus
+from distgrad.scheduler.cluster import ENGINES, LIMITS, MOST_WORKERS, usable_cpus
 from distgrad.scheduler.devices import canonical
 from distgrad.scheduler.stamps import expanded_program, is_stamped, mapped
-from distgrad.types import DType, Shape, Spec
+from distgrad.types import DType, Shape, Spec, brief
 from distgrad.workers import calibrate, numerics
 from distgrad.workers.backends import Backend, backend
+from distgrad.workers.fingerprint import fingerprint
+from distgrad.workers.importing import explain_import
 from distgrad.workers.local import Engine, Settings
 from distgrad.workers.tape import compute
 
@@ -63,7 +66,7 @@ KEPT_BYTES = 1 << 20
 MOST_THREADS = 1024
 
 _LOCK = threading.Lock()
-_plans: OrderedDict[str, Plan] = OrderedDict()
+_plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,10 +108,10 @@ class Planner:
         return made
 
     def plan(self, program: Program) -> Plan:
-        program = improved(canonical(program), self.options.fan_in, self.settings.backend.name)
+        program = self._improved(canonical(program))
         if not is_plain(program) or constant_bytes(program) > KEPT_BYTES:
             return self._cut(program)
-        key = content_digest(program, self.cluster, self.options)
+        key = content_digest(program, self.cluster, self.options), self._fingerprint, self.settings.backend.name
         with _LOCK:
             if key in _plans:
                 _plans.move_to_end(key)
@@ -120,7 +123,29 @@ class Planner:
                 _plans.popitem(last=False)
         return plan
 
+    def _improved(self, program: Program) -> Program:
+        """What the passes make of it; by a worker where this process would fold constants to other bits than workers
+        compute."""
+        how = self.options.fan_in, self.settings.backend.name
+        if self.link is None or self.link.bits.folds:
+            return improved(program, *how)
+        from distgrad.workers.on_ray.elsewhere import on_worker
+
+        timeout = None if self.on_ray is None else self.on_ray.timeout
+        return on_worker(self.link, improved, program, *how, timeout=timeout)
+
+    @cached_property
+    def _fingerprint(self) -> tuple[tuple[str, str], ...]:
+        """What the bits of all plans depend on: of the workers, or of this process; nothing where any will do."""
+        if self.link is None:
+            return fingerprint(extras(self.settings.backend)).fields
+        expected = self.link.bits.expected
+        return () if expected is None else expected.with_extras(extras(self.settings.backend)).fields
+
     def _cut(self, program: Program) -> Plan:
+        return replace(self._partition(program), backend=self.settings.backend.name, fingerprint=self._fingerprint)
+
+    def _partition(self, program: Program) -> Plan:
         try:
             return partition(program, self.cluster, self.options)
         except BudgetError:
@@ -181,12 +206,13 @@ class Choices:
     in_flight: Any = None
     attempts: Any = None
     task_timeout: Any = None
+    bits: Any = None
     trace: Any = None
     progress: Any = None
 
 
 #: What only a Ray session can be told, and what only a local one can.
-_OF_RAY = ("address", "workers", "gpus", "object_store_memory", "in_flight", "attempts", "task_timeout")
+_OF_RAY = ("address", "workers", "gpus", "object_store_memory", "in_flight", "attempts", "task_timeout", "bits")
 _OF_LOCAL = ("threads", "in_order")
 
 
@@ -226,12 +252,15 @@ def _ray_planner(choices: Choices) -> Planner:
     cpus, workers = _count("cpus_per_task", choices.cpus_per_task) or 1, _count("workers", choices.workers)
     gpus, memory = _count("gpus", choices.gpus), memory_bytes(choices.memory)
     store = memory_bytes(choices.object_store_memory, "object_store_memory")
+    _check_workers(workers or 1, cpus)
     backend, check = _backend(choices.backend), _flag("check_numerics", choices.check_numerics)
+    any_bits = _any_bits(choices.bits)
     on_ray, recording = _ray_settings(choices, backend, check), _recording(choices.trace)
     if recording is not None:
         on_ray = replace(on_ray, record=recording.add)
-    link = _link(choices.address, None if workers is None else workers * cpus, gpus, store)
+    link = _link(choices.address, None if workers is None else workers * cpus, gpus, store, on_ray.timeout)
     try:
+        link.agree(extras(backend), any_bits)
         cluster = choices.cluster
         if cluster is None:
             cluster = link.cluster(workers, cpus, memory, calibrate.machine(cpus))
@@ -243,6 +272,24 @@ def _ray_planner(choices: Choices) -> Planner:
     except BaseException:
         link.close()
         raise
+
+
+def _check_workers(workers: int, cpus: int) -> None:
+    """ValueError for numbers that no cluster has: Ray would take its own cpus for so many."""
+    for what, value, most in (("workers", workers, MOST_WORKERS), ("cpus_per_task", cpus, LIMITS["cpus"][1])):
+        if value > most:
+            raise ValueError(f"Session: {what} is {value}, but {most} are the most")
+
+
+def extras(backend: Backend) -> tuple[str, ...]:
+    """The packages that all plans of a session use, beside those of every session."""
+    return ("torch",) if backend.name == "torch" else ()
+
+
+def _any_bits(bits: Any) -> bool:
+    if bits not in (None, "same", "any"):
+        raise ValueError(f"Session: bits is 'same' or 'any', got {bits!r}")
+    return bool(bits == "any")
 
 
 def _recording(trace: Any) -> Recording | None:
@@ -264,14 +311,17 @@ def _check_progress(mode: Any) -> None:
             raise ValueError(f"Session: {e}") from None
 
 
-def _link(address: Any, cpus: int | None, gpus: int | None, store: int | None) -> Link:
+def _link(address: Any, cpus: int | None, gpus: int | None, store: int | None, timeout: float | None) -> Link:
     if address is not None and not isinstance(address, str):
         raise TypeError(f"Session: address is the address of a Ray cluster, such as 'auto', got {address!r}")
+    from distgrad.workers.on_ray.waits import finished
+
     try:
+        finished(partial(import_module, "distgrad.workers.on_ray.link"))  # half of Ray could not be imported again
         from distgrad.workers.on_ray.link import Link
-    except ModuleNotFoundError as e:
-        raise ImportError(f"Session: Ray is not installed ({e}): pip install 'ray[default]'") from e
-    return Link(address, cpus, gpus, store)
+    except Exception as e:  # a broken install raises all kinds
+        raise ImportError(f"Session: {explain_import(e)}") from e
+    return Link(address, cpus, gpus, store, timeout)
 
 
 def _ray_settings(choices: Choices, backend: Backend, check: bool) -> RaySettings:
@@ -310,7 +360,7 @@ def _cpus(cpus: int | None, cluster: Cluster) -> int | None:
 
 def _backend(name: Any) -> Backend:
     if not isinstance(name, str):
-        raise TypeError(f"Session: backend is the name of an array library, such as 'numpy', got {name!r}")
+        raise TypeError(f"Session: backend is the name of an array library, such as 'numpy', got {brief(name)}")
     try:
         return backend(name)
     except ValueError as e:
@@ -321,7 +371,7 @@ def _count(what: str, value: Any) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"Session: {what} is a positive whole number, got {value!r}")
+        raise ValueError(f"Session: {what} is a positive whole number, got {brief(value)}")
     return int(value)
 
 
@@ -330,13 +380,13 @@ def _seconds(what: str, value: Any) -> float | None:
         return None
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value <= 0:
-        raise ValueError(f"Session: {what} is a positive number of seconds, got {value!r}")
+        raise ValueError(f"Session: {what} is a positive number of seconds, got {brief(value)}")
     return float(value)
 
 
 def _flag(what: str, value: Any) -> bool:
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"Session: {what} is True or False, got {value!r}")
+        raise TypeError(f"Session: {what} is True or False, got {brief(value)}")
     return bool(value)
 
 
@@ -360,5 +410,5 @@ def memory_bytes(memory: Any, what: str = "memory") -> int | None:
     elif isinstance(memory, int | float | np.integer | np.floating) and not isinstance(memory, bool):
         found = float(memory)
     if not (math.isfinite(found) and found >= 1):
-        raise ValueError(f"Session: {what} is a positive number of bytes or text such as '4 GiB', got {memory!r}")
+        raise ValueError(f"Session: {what} is a positive number of bytes or text such as '4 GiB', got {brief(memory)}")
     return int(found)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from distgrad.files import check_writable, write_text
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.reports import Report
 from distgrad.scheduler.trace import Entry, document
@@ -62,17 +63,21 @@ class Recording:
 
 
 def target(path: str | os.PathLike[str]) -> Path:
-    """Where a trace or a report shall be written; ValueError where that cannot be."""
+    """Where a trace or a report shall be written; ValueError where that cannot be, before there is one."""
     found = Path(path)
     if found.suffix not in (".json", ".html"):
         raise ValueError(f"{found}: a trace is a .json file, a report a .html file")
     if not found.parent.is_dir():
         raise ValueError(f"{found}: there is no folder {str(found.parent)!r}")
-    return found
+    try:
+        return check_writable(found)
+    except OSError as e:
+        raise ValueError(str(e)) from None
 
 
 def write(data: dict[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write a trace: as JSON, or as the page that shows it."""
+    """Write a trace: as JSON, or as the page that shows it. ValueError for a path that cannot be one, OSError where the
+    disk is full, say: both name the path and what to do."""
     found = target(path)
     if found.suffix == ".html":
         from distgrad.report import page
@@ -80,5 +85,4 @@ def write(data: dict[str, Any], path: str | os.PathLike[str]) -> Path:
         text = page(data)
     else:
         text = json.dumps(data, separators=(",", ":"))
-    found.write_text(text, encoding="utf-8")
-    return found
+    return write_text(found, text)

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from distgrad.types import brief
+
 if TYPE_CHECKING:
     from distgrad.graph import Operation
 
@@ -57,9 +59,9 @@ def define(
 ) -> OpDef:
     """Add an op type. Defining one twice is a KeyError unless `override=True`."""
     if not isinstance(type, str) or not type:
-        raise TypeError(f"an op type is a non-empty string, got {type!r}")
+        raise TypeError(f"an op type is a non-empty string, got {brief(type)}")
     if type in OPS and not override:
-        raise KeyError(f"op type {type!r} is defined already; pass override=True to replace it")
+        raise KeyError(f"op type {brief(type)} is defined already; pass override=True to replace it")
     definition = OPS[type] = OpDef(type, infer, broadcasting, stateful, kernel, at_run)
     return definition
 
@@ -70,7 +72,7 @@ def warn_of_unknown(op_types: Iterable[str]) -> None:
         if op_type not in OPS:
             close = difflib.get_close_matches(op_type.lower(), [known.lower() for known in OPS], 1, 0.7)
             hint = "".join(f"; did you mean {known!r}?" for known in OPS if known.lower() in close)
-            warnings.warn(f"gradient_override_map: there is no op type {op_type!r}{hint}", stacklevel=5)
+            warnings.warn(f"gradient_override_map: there is no op type {brief(op_type)}{hint}", stacklevel=5)
 
 
 class RegisterGradient:
@@ -91,7 +93,7 @@ class RegisterGradient:
 
     def __call__(self, f: F) -> F:
         if not callable(f):
-            raise TypeError(f"RegisterGradient({self._op_type!r}) decorates a function, got {f!r}")
+            raise TypeError(f"RegisterGradient({self._op_type!r}) decorates a function, got {brief(f)}")
         _register(self._op_type, f, self._override)
         return f
 
@@ -109,7 +111,7 @@ def no_gradient(op_type: str, override: bool = False) -> None:
 
 def _check_type(what: str, op_type: object) -> str:
     if not isinstance(op_type, str):
-        raise TypeError(f"{what}: op_type must be a string such as 'MatMul', got {op_type!r}")
+        raise TypeError(f"{what}: op_type must be a string such as 'MatMul', got {brief(op_type)}")
     if not op_type:
         raise ValueError(f"{what}: op_type must not be empty")
     return op_type
@@ -119,7 +121,7 @@ def _register(op_type: str, f: Callable[..., Any] | None, override: bool) -> Non
     before = _GRADIENTS.get(op_type)
     if before is not None and not override:
         raise KeyError(
-            f"a gradient for op type {op_type!r} is registered already (at {before.where}). "
+            f"a gradient for op type {brief(op_type)} is registered already (at {before.where}). "
             f"Pass override=True to replace it."
         )
     code = getattr(f, "__code__", None)

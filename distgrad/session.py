@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Never
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,7 +19,7 @@ from distgrad.leases import LEASES, Lease
 from distgrad.ops.builder import as_array, cast
 from distgrad.registry import OpDef
 from distgrad.state import alone, frozen, put, take
-from distgrad.types import DType, Shape, Spec
+from distgrad.types import DType, Shape, Spec, brief
 from distgrad.variables import Variable
 
 if TYPE_CHECKING:
@@ -63,15 +63,19 @@ class Session:
         cluster: what the planner plans for: a `Cluster`, or the path of a cluster file. This machine, or what Ray says
             of its cluster, by default.
         address: (Ray) of the cluster to join, such as "auto"; by default that of RAY_ADDRESS, or the Ray that this
-            process has joined already. Without any, Ray is started on this machine, and ends with the session.
+            process has joined already. Without any, Ray is started on this machine, and ends with
+            the last session of the process.
         workers: (Ray) how many workers to plan for, or to start Ray with; as many as the cluster's cpus allow by
             default.
         gpus: (Ray) GPUs to start Ray with.
         object_store_memory: (Ray) bytes of the object store to start Ray with.
         in_flight: (Ray) tasks that Ray has at the same time; more wait here. Fewer where their results would fill the
             object store.
-        attempts: (Ray) how often a task is tried whose process or node dies.
-        task_timeout: (Ray) seconds after which a task is taken for hung, and run again.
+        attempts: (Ray) how often a task is tried whose process or node dies, or whose results find no room.
+        task_timeout: (Ray) seconds after which a task is taken for hung, and run again. They count from when a worker
+            was given the task; waiting for a free worker counts for `timeout` alone.
+        bits: (Ray) "same", the default: workers are brought to the same kernels, and nodes that would give other bits,
+            by other versions of packages, say, get no task. "any": they do, and equal runs may differ in last bits.
         trace: record runs: when and where tasks ran, and what their ops took, which costs a few percent. True, or the
             path of a file to write when the session is closed: a trace (.json) or a report (.html).
         progress: how progress of more than a second is told in this process: "live", "log" or "off", True or False. By
@@ -105,11 +109,21 @@ class Session:
         in_flight: int | None = None,
         attempts: int | None = None,
         task_timeout: float | None = None,
+        bits: str | None = None,
         trace: bool | str | os.PathLike[str] | None = None,
         progress: bool | str | None = None,
+        **unknown: Never,
     ):
-        choices = {name: value for name, value in locals().items() if name != "self"}
+        choices = {name: value for name, value in locals().items() if name not in ("self", "unknown")}
+        for name in unknown:
+            raise TypeError(f"Session: there is no option {name!r}; {_nearest(name, list(choices))}")
         self._planner: Planner = _planning().planner(_planning().Choices(**choices))
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a Session cannot be copied or pickled, because it holds threads and connections of this process: open one "
+            "in the other process, with the same arguments"
+        )
 
     def __enter__(self) -> Session:
         runtime.push(self)
@@ -151,7 +165,9 @@ class Session:
         where they were made, and can be passed on. The function is one of `distgrad.function`, `grad` and the like.
         """
         if not hasattr(function, "prepared"):
-            raise TypeError(f"Session.submit: {function!r} is not a distgrad function: decorate it with @dg.function")
+            raise TypeError(
+                f"Session.submit: {brief(function)} is not a distgrad function: decorate it with @dg.function"
+            )
         traced, arguments = function.prepared(*args, **kwargs)
         return traced.rebuild(self._ready_for(traced.body).run(arguments, fetch=False))
 
@@ -195,7 +211,7 @@ class Session:
         """
         ready, _ = self._prepared(fetches, feed_dict)
         if ready is None:
-            raise ValueError(f"Session.plan: there is nothing to run in {fetches!r}")
+            raise ValueError(f"Session.plan: there is nothing to run in {brief(fetches)}")
         return ready.engine.plan
 
     def evaluate(
@@ -248,6 +264,13 @@ class Session:
             engine = self._planner.engine(tensors, feeds, effects)
             ready = known[key] = _Ready(engine, {v.key: v for v in graph.handles})
         return ready
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    import difflib  # late: it is needed for mistakes alone
+
+    close = difflib.get_close_matches(name.lower(), names, 1, 0.6)
+    return f"did you mean {close[0]!r}?" if close else f"its options are {', '.join(names)}"
 
 
 class _Ready:
@@ -309,6 +332,8 @@ def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
 
 
 def _graph_of(leaves: Sequence[Any], fetches: Any) -> Graph | None:
+    for leaf in leaves:
+        _check_fetch(leaf)
     graphs = {leaf.graph for leaf in leaves if isinstance(leaf, Tensor | Operation | IndexedSlices)}
     if len(graphs) > 1:
         raise ValueError("Session.run: the fetches are from different graphs; run them one graph at a time")
@@ -316,14 +341,15 @@ def _graph_of(leaves: Sequence[Any], fetches: Any) -> Graph | None:
         return graphs.pop()
     if any(isinstance(leaf, Variable) for leaf in leaves):
         return Graph()
-    for leaf in leaves:
-        _check_fetch(leaf)
     return None
 
 
 def _check_fetch(leaf: Any) -> None:
-    if leaf is not None and not isinstance(leaf, Tensor | Operation | IndexedSlices | Variable):
-        raise TypeError(f"Session.run: cannot fetch {leaf!r}; fetch tensors, operations, variables or nestings of them")
+    what = leaf.values if isinstance(leaf, IndexedSlices) else leaf
+    if what is not None and not isinstance(what, Tensor | Operation | Variable):
+        raise TypeError(
+            f"Session.run: cannot fetch {brief(leaf)}; fetch tensors, operations, variables or nestings of them"
+        )
 
 
 def _targets(leaves: Sequence[Any], graph: Graph) -> tuple[list[Tensor], list[Operation]]:
@@ -365,13 +391,13 @@ def _items(feed_dict: Any) -> list[tuple[Any, Any]]:
     if feed_dict is None:
         return []
     if not isinstance(feed_dict, Mapping):
-        raise TypeError(f"Session.run: feed_dict is a dict of tensor to value, got {feed_dict!r}")
+        raise TypeError(f"Session.run: feed_dict is a dict of tensor to value, got {brief(feed_dict)}")
     return list(feed_dict.items())
 
 
 def _fed(key: Any, graph: Graph) -> Tensor:
     if not isinstance(key, Tensor):
-        raise TypeError(f"Session.run: the keys of feed_dict are tensors, got {key!r}")
+        raise TypeError(f"Session.run: the keys of feed_dict are tensors, got {brief(key)}")
     if key.op.type == "VarHandle":
         raise ValueError(f"Session.run: {key!r} is a variable and cannot be fed: assign it, or feed a read of it")
     if key.graph is not graph:

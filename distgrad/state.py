@@ -6,6 +6,12 @@ several variables are taken in one go, and set in one go, so a reader sees all o
 
 An interrupt (Ctrl-C) may come between any two instructions of Python. Nothing has to be put right after one: what a
 call claimed is free again when its gate is, and a `with` statement on a lock lets go of it whatever happens.
+
+"At one moment" means: in one call into C, in which no Python code runs. Other threads and signals wait until it is over
+(Python hands over between instructions). It lets go of no object, and it makes none that the garbage collector counts,
+so no finalizer runs in it either: Python 3.11 collects when such an object is made (`getattr` and `setattr` make not
+even a tuple of their arguments), later versions between instructions. All of that rests on the global interpreter lock:
+without it (free-threaded builds) a reader could see some of the writes.
 """
 
 from __future__ import annotations
@@ -34,7 +40,7 @@ class Shared(Protocol):
     gate: threading.Lock
 
 
-_value, _gate = attrgetter("_value"), attrgetter("gate")
+_gate = attrgetter("gate")
 #: Held while gates are looked at and set.
 _claims = threading.Lock()
 #: The gates of the calls that this thread is in the middle of; the threads of a run know them, too.
@@ -76,13 +82,16 @@ def _claim(variables: Sequence[Shared], gate: threading.Lock) -> None:
 
 
 def take(variables: Sequence[Shared]) -> list[Any]:
-    """The values of several variables at one moment: no other thread runs during one call into C."""
-    return list(map(_value, variables))
+    """The values of several variables at one moment."""
+    return list(map(getattr, variables, repeat("_value")))
 
 
 def put(variables: Sequence[Shared], values: Sequence[Any]) -> None:
-    """Set several variables at one moment: no thread and no signal comes between, as all of it is one call into C."""
+    """Set several variables at one moment. Their old values live on until all are set: to let go of one may run any
+    code, such as the callback of a weak reference to it, and may let another thread run."""
+    old = take(variables)
     _set(variables, "_value", values)
+    del old  # not before; what runs now sees the new values
 
 
 def _set(variables: Sequence[Shared], name: str, values: Any) -> None:

@@ -13,7 +13,7 @@ from distgrad.errors import here
 from distgrad.graph import Tensor, outside
 from distgrad.ops.builder import make_n, typed
 from distgrad.registry import define
-from distgrad.types import Spec, Typed, as_shape, spec_of
+from distgrad.types import Spec, Typed, as_shape, brief, spec_of
 
 Kernel = Callable[..., Any]
 
@@ -54,7 +54,7 @@ def op(
     [array(0.5)]
     """
     if not isinstance(op_type, str):
-        raise TypeError(f'op: op_type must be a string, as in @distgrad.op("Softplus"); got {op_type!r}')
+        raise TypeError(f'op: op_type must be a string, as in @distgrad.op("Softplus"); got {brief(op_type)}')
 
     def decorate(kernel: Kernel) -> Callable[..., Any]:
         signature = _signature(op_type, kernel)
@@ -78,13 +78,17 @@ def op(
 
 def _signature(op_type: str, kernel: Kernel) -> inspect.Signature:
     if not callable(kernel):
-        raise TypeError(f"op({op_type!r}) decorates a kernel function, got {kernel!r}")
+        raise TypeError(f"op({brief(op_type)}) decorates a kernel function, got {brief(kernel)}")
     try:
         signature = inspect.signature(kernel)
     except ValueError:
-        raise TypeError(f"op({op_type!r}): {kernel!r} has no signature to read; wrap it in a Python function") from None
+        raise TypeError(
+            f"op({brief(op_type)}): {brief(kernel)} has no signature to read; wrap it in a Python function"
+        ) from None
     if "name" in signature.parameters:
-        raise ValueError(f"op({op_type!r}): the kernel cannot have a parameter `name`, which names the op in a graph")
+        raise ValueError(
+            f"op({brief(op_type)}): the kernel cannot have a parameter `name`, which names the op in a graph"
+        )
     return signature
 
 
@@ -93,7 +97,7 @@ def _attrs(op_type: str, signature: inspect.Signature, inputs: Sequence[Any], at
     try:
         signature.bind(*inputs, **attrs)
     except TypeError as e:
-        raise TypeError(f"op {op_type!r} (at {here()}): {e}; its kernel is {op_type}{signature}") from None
+        raise TypeError(f"op {brief(op_type)} (at {here()}): {e}; its kernel is {op_type}{signature}") from None
     optional = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is not p.empty]
     defaults = {p.name: p.default for p in optional}
     return {key: _static(op_type, key, value) for key, value in {**defaults, **attrs}.items()}
@@ -104,14 +108,16 @@ def _static(op_type: str, key: str, value: Any) -> Any:
         return tuple(_static(op_type, key, item) for item in value)
     if isinstance(value, Tensor | np.ndarray) or hasattr(value, "__tensor__"):
         raise TypeError(
-            f"op {op_type!r} (at {here()}): keyword argument {key!r} is {value!r}, but keyword arguments are static. "
+            f"op {brief(op_type)} (at {here()}): keyword argument {brief(key)} is {brief(value)}, but keyword "
+            "arguments are static. "
             f"Pass tensors and arrays by position."
         )
     try:
         hash(value)
     except TypeError:
         raise TypeError(
-            f"op {op_type!r} (at {here()}): keyword argument {key!r} is {value!r}, which is not hashable. "
+            f"op {brief(op_type)} (at {here()}): keyword argument {brief(key)} is {brief(value)}, which is not "
+            "hashable. "
             f"Static arguments are numbers, strings, dtypes, or tuples of them."
         ) from None
     return value
@@ -141,7 +147,8 @@ def _on_zeros(op_type: str, kernel: Kernel, specs: Sequence[Spec], attrs: dict[s
             made = kernel(*[np.zeros(spec.shape, spec.dtype) for spec in specs], **attrs)
     except Exception as e:
         raise ValueError(
-            f"op {op_type!r} (at {here()}): its result types come from one call of the kernel on zeros, and that call, "
+            f"op {brief(op_type)} (at {here()}): its result types come from one call of the kernel on zeros, and that "
+            "call, "
             f"on ({', '.join(map(str, specs))}), failed with {type(e).__name__}: {e}. "
             f'If the inputs are right, give the types: @distgrad.op("{op_type}", infer=...).'
         ) from e
@@ -150,7 +157,7 @@ def _on_zeros(op_type: str, kernel: Kernel, specs: Sequence[Spec], attrs: dict[s
 
 def _given(op_type: str, infer: Callable[..., Any]) -> Callable[..., Any]:
     if not callable(infer):
-        raise TypeError(f"op({op_type!r}): infer must be a function of the inputs, got {infer!r}")
+        raise TypeError(f"op({brief(op_type)}): infer must be a function of the inputs, got {brief(infer)}")
 
     def rule(*inputs: Typed, **attrs: Any) -> Any:
         made = infer(*inputs, **attrs)
@@ -165,7 +172,8 @@ def _spec(op_type: str, made: Any) -> Spec:
         return Spec(as_shape(shape), np.dtype(dtype))
     except (TypeError, ValueError):
         raise TypeError(
-            f"op {op_type!r}: infer returned {made!r}; return (shape, dtype), or a list of them for several outputs"
+            f"op {brief(op_type)}: infer returned {brief(made)}; return (shape, dtype), or a list of them for several "
+            "outputs"
         ) from None
 
 

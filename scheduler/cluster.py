@@ -16,12 +16,19 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from distgrad.types import brief
+
 ENGINES = ("local", "ray")
 
 #: Overhead of one task where the engine is Ray: submitting it, starting it, handing on what it made.
 RAY_TASK_SECONDS = 2e-3
 #: Bytes per second into its store, by workers that write side by side: much of that memory is touched the first time.
 RAY_STORE_BANDWIDTH = 1e9
+
+#: More than any cluster has: beyond it a number is a mistake, and a plan for it would take all memory.
+MOST_WORKERS = 100_000
+#: What a worker can have, from the least to the most.
+LIMITS = {"cpus": (1, 65_536), "gpus": (0, 4_096), "memory": (1, 1 << 60), "node": (0, MOST_WORKERS)}
 
 #: Rates of the engine and the network, which a calibration of one machine does not know.
 UNMEASURED = ("task_seconds", "store_bandwidth", "link_bandwidth", "link_seconds")
@@ -123,9 +130,14 @@ def local_cluster(
     >>> local_cluster(threads=4, memory=1 << 30).workers
     (Worker(cpus=4, gpus=0, memory=1073741824, labels={}, node=0),)
     """
+    for what, given in (("threads", threads), ("memory", memory), ("gpus", gpus)):
+        if given is not None and not isinstance(given, int):
+            raise ValueError(f"local_cluster: {what} must be a whole number, got {brief(given)}")
     cpus = usable_cpus() if threads is None else threads
     worker = Worker(cpus, gpus, usable_memory() if memory is None else memory)
     rates = machine or Machine()
+    if not isinstance(rates, Machine):
+        raise TypeError(f"local_cluster: machine is a Machine with the rates of one, got {brief(machine)}")
     return check_cluster(Cluster((worker,), rates, "local", "local", rates if gpus else None))
 
 
@@ -171,6 +183,8 @@ def check_cluster(cluster: Cluster) -> Cluster:
         raise ValueError(f"{place}: engine is {cluster.engine!r}, but must be one of {', '.join(map(repr, ENGINES))}")
     if not cluster.workers:
         raise ValueError(f"{place} has no workers: nothing could run")
+    if len(cluster.workers) > MOST_WORKERS:
+        raise ValueError(f"{place} has {len(cluster.workers):,} workers, but {MOST_WORKERS:,} are the most")
     if cluster.engine == "local" and len(cluster.workers) > 1:
         raise ValueError(f"{place} has {len(cluster.workers)} workers, but the local engine is one process: give one")
     for i, worker in enumerate(cluster.workers):
@@ -184,10 +198,23 @@ def check_cluster(cluster: Cluster) -> Cluster:
 
 
 def _check_worker(worker: Worker, place: str) -> None:
-    for name, least in (("cpus", 1), ("gpus", 0), ("memory", 1), ("node", 0)):
+    for name, (least, most) in LIMITS.items():
         value = getattr(worker, name)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{place}: {name} is {value!r}, but must be an integer >= {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"{place}: {name} is {_shown(value)}, but must be {_range(least, most, value)}")
+
+
+def _range(least: int, most: int, value: Any) -> str:
+    """What a number may be; the most only for one that is beyond it."""
+    beyond = isinstance(value, int | float) and value > most
+    return f"an integer from {least} to {most}" if beyond else f"an integer >= {least}"
+
+
+def _shown(value: Any) -> str:
+    """A value for an error: Python refuses to print integers of thousands of digits."""
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return "a number of more than 30 digits"
+    return repr(value)
 
 
 # -- files -------------------------------------------------------------------------------------------------------
@@ -221,7 +248,10 @@ def read_machine(data: Any, base: Machine, place: str) -> Machine:
     """`base` with the rates that a table of a file gives; ValueError for a name or a value that is none."""
     table = _typed(data, dict, place)
     _known(table, [f.name for f in fields(Machine)], place)
-    given = {key: float(value) if type(value) is int else value for key, value in table.items()}
+    try:
+        given = {key: float(value) if type(value) is int else value for key, value in table.items()}
+    except OverflowError:
+        raise ValueError(f"{place}: a rate is a number of more than 300 digits, but must be finite") from None
     return check_machine(replace(base, **given), place)
 
 
@@ -232,7 +262,7 @@ def _parsed(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as e:
         raise ValueError(f"{file}: cannot be read: {e.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+    except (ValueError, RecursionError) as e:  # not TOML, not text; numbers too long or tables too deep for Python
         raise ValueError(f"{file}: is not TOML: {e}") from None
 
 
@@ -279,7 +309,14 @@ def _workers(data: Any, file: Path) -> tuple[Worker, ...]:
         place = f"{file}: [[nodes]] {i + 1}"
         _known(_typed(table, dict, place), NODE_FIELDS, place)
         worker = _worker(table, place)
-        count, each = (_count(table.get(name, 1), f"{place}: {name}") for name in ("count", "workers"))
+        count, each = (
+            _count(table.get(name, 1), f"{place}: {name}", most=MOST_WORKERS) for name in ("count", "workers")
+        )
+        if len(made) + count * each > MOST_WORKERS:
+            raise ValueError(
+                f"{place}: count {count} × workers {each} makes more than {MOST_WORKERS:,} workers in all, which are "
+                f"the most that can be planned for"
+            )
         made += [replace(worker, node=n) for n in range(node, node + count) for _ in range(each)]
         node += count
     return tuple(made)
@@ -292,16 +329,16 @@ def _worker(table: Mapping[str, Any], place: str) -> Worker:
     for key, value in labels.items():
         _typed(value, str, f"{place}: labels: {key}")
     worker = Worker(
-        cpus=_count(table["cpus"], f"{place}: cpus"),
-        gpus=_count(table.get("gpus", 0), f"{place}: gpus", least=0),
+        cpus=_count(table["cpus"], f"{place}: cpus", *LIMITS["cpus"]),
+        gpus=_count(table.get("gpus", 0), f"{place}: gpus", *LIMITS["gpus"]),
         labels=labels,
     )
     return replace(worker, memory=_bytes(table["memory"], f"{place}: memory")) if "memory" in table else worker
 
 
-def _count(value: Any, place: str, least: int = 1) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{place} is {value!r}, but must be an integer >= {least}")
+def _count(value: Any, place: str, least: int = 1, most: int = MOST_WORKERS) -> int:
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"{place} is {_shown(value)}, but must be {_range(least, most, value)}")
     return value
 
 
@@ -314,10 +351,13 @@ def _bytes(value: Any, place: str) -> int:
     if isinstance(value, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?) *(\w+)", value.strip())
         if match and match[2] in _UNITS:
-            value = int(float(match[1]) * _UNITS[match[2]])
+            size = float(match[1]) * _UNITS[match[2]]
+            value = int(size) if size <= LIMITS["memory"][1] else 1 << 61
     if type(value) is not int or value < 1:
         units = ", ".join(_UNITS)
-        raise ValueError(f'{place} is {value!r}, but must be bytes: an integer, or "64 GiB" (units: {units})')
+        raise ValueError(f'{place} is {_shown(value)}, but must be bytes: an integer, or "64 GiB" (units: {units})')
+    if value > LIMITS["memory"][1]:
+        raise ValueError(f"{place} is more than any machine has: {LIMITS['memory'][1]} bytes (1 EiB) are the most")
     return value
 
 

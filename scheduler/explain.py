@@ -47,7 +47,14 @@ def _totals(plan: Plan) -> list[str]:
         f"{time_text(predicted.critical_seconds)} the longest chain of tasks",
         f"decides     {decides(plan)}",
     ]
-    return lines + _devices(plan)
+    return lines + _bits(plan) + _devices(plan)
+
+
+def _bits(plan: Plan) -> list[str]:
+    """What the bits of results depend on, in short; all of it is in `plan.bits`."""
+    known = plan.bits if plan.fingerprint else {}
+    told = [f"{name} {known[name]}" for name in ("numpy", "blas kernels", "cpus per task") if name in known]
+    return [f"bits        those of {', '.join(told)}; all else is in plan.bits"] if told else []
 
 
 def _devices(plan: Plan) -> list[str]:

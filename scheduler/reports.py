@@ -32,7 +32,7 @@ class OpTime(NamedTuple):
 
 
 class Token(NamedTuple):
-    """The tiny first result of each task: when and where it ran, and the worst of what it made for the end. Where a run
+    """The tiny last result of each task: when and where it ran, and the worst of what it made for the end. Where a run
     is recorded, also the bytes that were resident when it ended, and what its ops took."""
 
     start: float

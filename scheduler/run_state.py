@@ -15,7 +15,8 @@ from distgrad.scheduler.plan import Plan
 
 #: A task is to be submitted, was submitted, or has given all that it gives.
 _WAITING, _SUBMITTED, _DONE = 0, 1, 2
-#: So many collateral failures of one task, while nothing before it failed, are no accident of order.
+#: So many collateral failures of one task, while nothing before it failed, are no accident of order; nor is it that
+#: what one task made is lost so often.
 _UNEXPLAINED = 100
 
 
@@ -107,6 +108,7 @@ class RunState:
         self.recomputed: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._unexplained: dict[int, int] = {}
+        self._losses: dict[int, int] = {}
         self._watch = None if patience is None else _Watch(links.after, slots)
 
     @property
@@ -146,11 +148,19 @@ class RunState:
 
     def lost(self, bundles: Iterable[int], now: float) -> list[Command]:
         """Objects are gone: the tasks that made them run again, and before them those whose objects these need and
-        that were let go. What was let go, or is being made again, is not missed."""
+        that were let go. What was let go, or is being made again, is not missed.
+
+        Raises GivenUp where what a task made was lost again and again.
+        """
         gone = [b for b in bundles if self._held[b] and self._state[self._links.maker[b]] != _SUBMITTED]
         for b in gone:
             self._held[b] = False
-        self._back([self._links.maker[b] for b in gone], now)
+        makers = list(dict.fromkeys([self._links.maker[b] for b in gone]))
+        for k in makers:
+            self._losses[k] = self._losses.get(k, 0) + 1
+            if self._losses[k] >= _UNEXPLAINED:
+                raise GivenUp(k, self._losses[k], "what it made was lost")
+        self._back(makers, now)
         return self._fill([], now)
 
     def tick(self, now: float) -> list[Command]:

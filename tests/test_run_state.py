@@ -248,6 +248,16 @@ def test_an_object_that_nobody_reads_any_more_while_it_is_made_again_is_let_go_w
     assert (state.lost([0], 1.0), state.done(1, 2.0), state.done(0, 3.0)) == ([Submit(0, 2)], [], [Drop(0)])
 
 
+def test_what_is_lost_again_and_again_is_given_up_in_the_end() -> None:
+    """0, whose object is lost each time that it is there"""
+    state = after(started(drawn(1, [(0, (), True)])), 0)
+    for _ in range(99):
+        assert len(state.lost([0], 1.0)) == 1
+        assert after(state, 0).finished
+    with pytest.raises(GivenUp, match=r"task 0 failed 100 times, .*: what it made was lost"):
+        state.lost([0], 1.0)
+
+
 def test_objects_that_are_lost_together_are_made_again_once() -> None:
     """0 gives one bundle to 1 and one to 2"""
     plan = drawn(3, [(0, (1,), False), (0, (2,), False), (1, (), True), (2, (), True)])

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 import distgrad as dg
+from distgrad.state import put, take
 
 #: Ways to run one plan: alone, task by task side by side, watched, and with a timeout.
 SESSIONS: dict[str, dict[str, Any]] = {
@@ -225,6 +226,73 @@ def test_variables_that_are_assigned_together_are_never_seen_apart() -> None:
         repeat(move), repeat(lambda: seen.append(look())), repeat(lambda: seen.append(dg.Session().run(fetches)))
     )
     assert [x for x, y in seen if (y != x).any()] == []
+
+
+def test_who_is_told_that_an_old_value_went_sees_all_new_values() -> None:
+    variables = [dg.Variable(np.zeros(3)) for _ in range(20)]
+    seen: list[set[float]] = []
+
+    def look(_: Any) -> None:
+        seen.append({float(value[0]) for value in take(variables)})
+
+    @dg.function
+    def step(x: dg.Tensor) -> None:
+        for v in variables:
+            v.assign(x + np.zeros(3))  # the old value is not read, so nobody has it but the variable
+
+    for number in (1.0, 2.0, 3.0):
+        watched = [weakref.ref(v._value, look) for v in variables]
+        step(number)
+        assert [w() for w in watched] == [None] * 20
+        assert seen == [{number}] * 20
+        seen.clear()
+
+
+@pytest.fixture
+def collected_often() -> Iterator[list[Callable[[], None]]]:
+    """What is in this list runs whenever the garbage collector does, which is as often as it can."""
+    hooks: list[Callable[[], None]] = []
+
+    def hook(phase: str, _: Any) -> None:
+        for each in hooks if phase == "start" else ():
+            each()
+
+    threshold = gc.get_threshold()
+    gc.collect()
+    gc.freeze()  # so that a collection has little to do
+    gc.callbacks.append(hook)
+    gc.set_threshold(1, 1000, 1000)
+    yield hooks
+    gc.set_threshold(*threshold)
+    gc.callbacks.remove(hook)
+    gc.unfreeze()
+
+
+class Shared:
+    def __init__(self, value: Any) -> None:
+        self._value, self.gate = value, threading.Lock()
+
+
+def test_no_collection_of_garbage_comes_between_the_writes_of_one_call(collected_often: Any) -> None:
+    variables, torn = [Shared(0) for _ in range(500)], 0
+
+    def look() -> None:
+        nonlocal torn
+        torn += len({v._value for v in variables}) > 1
+
+    collected_often.append(look)
+    for number in range(100):
+        put(variables, [number] * len(variables))
+    assert torn == 0
+
+
+def test_no_collection_of_garbage_comes_between_the_reads_of_one_call(collected_often: Any) -> None:
+    variables, numbers = [Shared(0) for _ in range(500)], itertools.count(1)
+    collected_often.append(lambda: put(variables, [next(numbers)] * len(variables)))
+    for _ in range(100):
+        held: list[Any] = [[] for _ in range(100)]
+        assert len(set(take(variables))) == 1, held
+    assert next(numbers) > 100
 
 
 def test_calls_that_share_a_variable_are_never_under_way_at_once() -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.errors import UNKNOWN
+from distgrad.files import check_writable, write_text
 from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
 from distgrad.scheduler.cutting import BLOCK
 from distgrad.scheduler.program import Step
@@ -117,24 +118,25 @@ def document(measured: Machine, threads: int | None = None) -> dict[str, Any]:
 
 
 def _writable(path: Path) -> Path:
-    import tempfile  # late, as all that only measuring needs: every session imports this module
-
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            return path
+        return check_writable(path)
     except OSError as e:
-        remedy = "Set DISTGRAD_CACHE to a folder that can be written."
-        raise OSError(e.errno, f"the calibration cannot be kept in {path}: {e.strerror}. {remedy}") from None
+        raise _unkept(e, path) from None
 
 
 def _keep(data: dict[str, Any], path: Path) -> None:
-    """Written beside and then renamed, so that nobody ever reads half a file."""
-    import tempfile
+    """Nobody ever reads half a file."""
+    try:
+        write_text(path, json.dumps(data, indent=2))
+    except OSError as e:
+        raise _unkept(e, path) from None
 
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8") as file:
-        json.dump(data, file, indent=2)
-    os.replace(file.name, path)
+
+def _unkept(e: OSError, path: Path) -> OSError:
+    why = os.strerror(e.errno) if e.errno else str(e)
+    remedy = "Set DISTGRAD_CACHE to a folder that can be written, with room in it."
+    return OSError(e.errno, f"the calibration cannot be kept in {path}: {why}. {remedy}")
 
 
 def _kept(threads: int) -> Machine | None:

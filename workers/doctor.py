@@ -205,6 +205,20 @@ def calibration() -> Iterator[Finding]:
         yield Finding("calibration", WARNING, found, again) if days > OLD_DAYS else Finding("calibration", OK, found)
 
 
+def token() -> Iterator[Finding]:
+    from distgrad.workers.on_ray.tokens import check_token, token_file
+
+    file = token_file()
+    try:
+        check_token()
+    except PermissionError as e:
+        remedy = f"Make it private (chmod 600 {file}), or remove it: the next session that starts Ray makes a new one."
+        yield Finding("ray token", PROBLEM, f"sessions on Ray are refused: {e}", remedy)
+        return
+    if file is not None:
+        yield Finding("ray token", OK, f"{file}" if file.exists() else "none yet: a session that starts Ray makes one")
+
+
 def open_files() -> Iterator[Finding]:
     import resource
 
@@ -239,6 +253,7 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "disk": disk,
     "gpus": gpus,
     "calibration": calibration,
+    "ray token": token,
     "open files": open_files,
     "terminal": terminal,
 }

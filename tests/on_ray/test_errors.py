@@ -90,10 +90,9 @@ def test_an_error_of_a_kernel_is_raised_as_it_was_with_its_place_and_is_not_trie
         (lambda: Awkward("broken", 7), "broken at 7"),
         (lambda: Locked("stuck"), "stuck"),
         (lambda: StopIteration(4), "4"),
-        (lambda: SystemExit(3), "3"),
         (lambda: TimeoutError("own"), "own"),
     ],
-    ids=["awkward", "locked", "stop", "exit", "timeout"],
+    ids=["awkward", "locked", "stop", "timeout"],
 )
 def test_errors_of_all_kinds_keep_their_type_and_text(session: dg.Session, make: Any, text: str) -> None:
     failing = own_op(lambda x: _raise(make()))

@@ -52,6 +52,14 @@ def test_a_session_that_started_ray_stops_it(small_store: list[Any]) -> None:
     assert end["left"] == []
 
 
+def test_a_session_that_is_closed_under_other_threads_says_so_there_and_leaves_nothing_behind() -> None:
+    *forked, errors, after, token = program("closed_under")[0].splitlines()
+    assert forked == ["Session: this process was forked from one that is connected to Ray"] * 3  # at once: no wait
+    assert errors == "['RuntimeError: the session is closed: its Ray is gone. Open another one.'] 3"
+    assert after == "False (300, 300)"  # a call of Ray after its end would have started another one
+    assert token == "('token', True) (None, False)"  # that of this machine is not for clusters that are joined later
+
+
 @pytest.fixture(scope="module")
 def interrupted() -> tuple[list[dict[str, Any]], str]:
     """What the program says that gets a Ctrl-C, as a terminal sends it, when it is in the middle of a run."""
@@ -120,7 +128,7 @@ def head(ray_session: dg.Session) -> Iterator[str]:
 
 
 JOIN = """
-import sys, time
+import os, signal, sys, threading, time
 import numpy as np
 import distgrad as dg
 import ray
@@ -132,6 +140,15 @@ for _ in range(200):
         time.sleep(0.3)
 with session:
     print(dg.function(lambda x: x * 2)(np.ones(2)), len(session._planner.cluster.workers))
+    stays, connection = session.submit(dg.function(lambda x: x * 2), np.ones(1 << 18)), session._planner.link.connection
+    from distgrad.workers.on_ray import connection as connections
+    raylet = connection._servers[connections.RAYLET].pid
+    os.kill(raylet, signal.SIGSTOP)
+    while not connection.held():
+        time.sleep(0.01)
+    threading.Timer(2, os.kill, [raylet, signal.SIGCONT]).start()
+    begun = time.monotonic()
+    print(stays.numpy()[0], time.monotonic() - begun > 1)
 print(ray.is_initialized())
 ray.init(address=sys.argv[1], logging_level="WARNING")
 with dg.Session("ray"):
@@ -141,6 +158,7 @@ print(ray.is_initialized(), ray.get(ray.put(4)))
 
 
 def test_a_cluster_that_was_there_is_joined_by_its_address_and_goes_on(head: str) -> None:
-    """The driver joins it twice, and in the end the fixture looks whether it still runs."""
+    """The driver joins it twice, and in the end the fixture looks whether it still runs. That its raylet is stopped is
+    known, though others started it: a call of Ray meanwhile would hold locks that let this process hang."""
     out, _ = driver("-c", JOIN, head)
-    assert out.splitlines() == ["[2. 2.] 1", "False", "[3. 3.]", "True 4"]
+    assert out.splitlines() == ["[2. 2.] 1", "2.0 True", "False", "[3. 3.]", "True 4"]

@@ -39,7 +39,7 @@ except ConnectionError as e:
 
 def run(*line: str, cwd: Path | None = None, **variables: str) -> str:
     tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = os.environ | {"PATH": tools, "STORE": "100000000", "RAY_AUTH_MODE": "token"} | variables
+    env = os.environ | {"PATH": tools, "STORE": "100000000", "JOBS_PORT": "0", "RAY_AUTH_MODE": "token"} | variables
     env.pop("RAY_ADDRESS", None)
     done = subprocess.run(line, env=env, capture_output=True, text=True, timeout=120, cwd=cwd)
     assert done.returncode == 0, done.stderr

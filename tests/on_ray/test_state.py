@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from contextvars import copy_context
 from functools import partial
@@ -14,7 +15,8 @@ import pytest
 import ray
 
 import distgrad as dg
-from distgrad.handles import Handle
+from distgrad.handles import Handle, value_of
+from distgrad.state import take
 
 from .helpers import settled_store, store_bytes, until
 
@@ -239,3 +241,22 @@ def test_a_hundred_steps_hold_no_more_than_ten(session: dg.Session) -> None:
     floor = settled_store()
     values_10, values_100 = held(10), held(90)
     assert values_100 <= values_10
+
+
+def test_who_is_told_that_an_old_value_went_sees_all_new_values(session: dg.Session) -> None:
+    variables = [dg.Variable(np.zeros(3)) for _ in range(6)]
+    seen: list[set[float]] = []
+
+    def look(_: Any) -> None:
+        seen.append({float(value_of(value)[0]) for value in take(variables)})
+
+    @dg.function
+    def step(x: dg.Tensor) -> None:
+        for i, v in enumerate(variables):
+            v.assign(x + np.zeros(3) * i)  # the old value is not read, so nobody has it but the variable
+
+    step(1.0)
+    watched = [weakref.ref(v._value, look) for v in variables]
+    step(2.0)
+    assert [w() for w in watched] == [None] * 6
+    assert seen == [{2.0}] * 6

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -123,3 +124,16 @@ def test_the_progress_of_a_run_is_told_task_by_task(ray_session: dg.Session, tol
     assert run.done == run.total
     assert run.share == pytest.approx(1.0)
     assert progress._works == []
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")
+def test_values_come_home_though_the_trace_finds_no_room(ray_session: dg.Session, tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    path.symlink_to("/dev/full")
+    w = dg.Variable(np.zeros(3))
+    session = dg.Session("ray", workers=1, trace=path)
+    with pytest.raises(OSError, match=f"^cannot write {path}: No space left on device; free some space"), session:
+        dg.function(lambda: w.assign_add(np.ones(3)))()
+    assert w.numpy().tolist() == [1, 1, 1]
+    with pytest.raises(RuntimeError, match="the session is closed"):
+        session.submit(step, W, X)

@@ -3,6 +3,7 @@ again is what `scheduler.run_state` says, and a task has the same body here as i
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgrad.errors import StoreFull
 from distgrad.handles import Handle, value_of
 from distgrad.scheduler.bodies import Body, bodies
 from distgrad.scheduler.plan import Plan
@@ -17,14 +19,17 @@ from distgrad.scheduler.simulate import replay
 from distgrad.workers import numerics
 from distgrad.workers.arena import MODERATE, keep_freed_memory
 from distgrad.workers.on_ray import task as tasks
+from distgrad.workers.on_ray.agreement import Agreement
 from distgrad.workers.on_ray.link import Link
-from distgrad.workers.on_ray.placing import options_of
+from distgrad.workers.on_ray.placing import check_places, options_of
 from distgrad.workers.on_ray.run import GivenLost, Run
 from distgrad.workers.on_ray.settings import RaySettings
 from distgrad.workers.on_ray.shipping import ship
 from distgrad.workers.on_ray.values import Record, Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+log = logging.getLogger("distgrad")
 
 #: Bytes that may pile up in the store between two looks of the driver.
 UNSEEN = 32 << 20
@@ -81,15 +86,28 @@ class RayEngine:
             self.place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
         self.sources = [[self.place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
         self._readers = _readers(plan)
+        #: The bundles that a run leaves behind.
+        self.wanted = [b for b, bundle in enumerate(plan.bundles) if bundle.wanted]
+        self._calls: list[Call] = []
+        self._agreement: Agreement | None = None  # that of the calls
         if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # copied here, anew in every run
             keep_freed_memory()
 
-    @cached_property
+    @property
     def calls(self) -> list[Call]:
-        """How each task is called. Made, and the bodies shipped, when something first runs."""
+        """How each task is called. Made when something first runs, and anew when nodes were excluded or bodies
+        shipped again since."""
+        if not self._calls or self._agreement is not self.link.bits:
+            check_places(self.plan.tasks, self.link)
+            self._agreement, (shipped, of) = self.link.bits, self._shipped
+            self._calls = [self._call(k, shipped[i]) for k, i in enumerate(of)]
+        return self._calls
+
+    @cached_property
+    def _shipped(self) -> tuple[list[Shipped], list[int]]:
+        """The bodies, shipped, and which of them each task has."""
         distinct, of = bodies(self.plan)
-        shipped = [self._ship(body) for body in distinct]
-        return [self._call(k, shipped[i]) for k, i in enumerate(of)]
+        return [self._ship(body) for body in distinct], of
 
     def _call(self, k: int, shipped: Shipped) -> Call:
         task, bundles = self.plan.tasks[k], [self.plan.bundles[b] for b in self.made[k]]
@@ -100,14 +118,32 @@ class RayEngine:
     def _ship(self, body: Body) -> Shipped:
         """Ship a body. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
         backend = "torch" if body.gpus and self.settings.backend == "numpy" else self.settings.backend
-        parcel = tasks.parcel_of(body, backend, self.settings.check_numerics)
-        return Shipped(*ship(parcel, self.link.name), backend != "numpy")
+        parcel = tasks.parcel_of(body, backend, self.settings.check_numerics, self.link.bits)
+        holder, key = self.link.call(ship, parcel, self.link.name, what=f"sending {self.name!r} to Ray")
+        return Shipped(holder, key, backend != "numpy")
+
+    def shipped_as(self, k: int) -> list[str]:
+        """What the body of a task may be called by who does not find it."""
+        call = self.calls[k]
+        return [call.key, *[ref.hex() for ref in call.holder]]
+
+    def ship_again(self, k: int) -> None:
+        """Ship the body of a task once more, for all tasks that have it: nobody has it any more."""
+        shipped, of = self._shipped
+        shipped[of[k]] = self._ship(bodies(self.plan)[0][of[k]])
+        self._calls = []  # another thread may be at the old ones
 
     def run(
         self, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle], fetch: bool = True
     ) -> tuple[list[Any], dict[str, Handle]]:
         """The fetched values (as handles without `fetch`), and handles on what the program writes."""
-        self.link.check()
+        with self.link.used():
+            self.link.check()
+            return self._run(feeds, state, fetch)
+
+    def _run(
+        self, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle], fetch: bool
+    ) -> tuple[list[Any], dict[str, Handle]]:
         feeds, state = self._placed(feeds, state)
         run = self._finished(feeds, state, fetch, self._ends())
         self.link.last = run.report
@@ -160,10 +196,12 @@ class RayEngine:
         kept = {key: x if _is_here(x, link) else value_of(x) for key, x in state.items()}
         for group in self._together({i: v for i, v in enumerate(program.feeds) if not isinstance(fed[i], Value)}):
             if sum([fed[i].nbytes for i in group]) > INLINE:
-                for i, value in zip(group, link.put([fed[i] for i in group]), strict=True):
+                what = _listed("feed", [self._names[i] for i in group])
+                for i, value in zip(group, link.put([fed[i] for i in group], what), strict=True):
                     fed[i] = value
         for keys in self._together({key: v for key, v in program.reads if not isinstance(kept[key], Value)}):
-            kept.update(zip(keys, link.placed([kept[key] for key in keys]), strict=True))
+            what = _listed("variable", [key.rpartition("#")[0] for key in keys])
+            kept.update(zip(keys, link.placed([kept[key] for key in keys], what), strict=True))
         return fed, kept
 
     def _together(self, values: Mapping[Any, int]) -> Iterable[list[Any]]:
@@ -209,8 +247,11 @@ class RayEngine:
         replaced = {key for key, _ in self.plan.program.writes}
         given = [*feeds, *[x for key, x in state.items() if key not in replaced]]
         old = [x.stored for x in given if isinstance(x, Value) and x.stored.record is not None]
-        for stored in dict.fromkeys([*made, *old]):
-            self.link.bring_home(stored)
+        try:
+            for stored in dict.fromkeys([*made, *old]):
+                self.link.bring_home(stored)
+        except StoreFull as e:  # the chain gets longer; after the next call it is tried again
+            log.warning("distgrad: values that other nodes hold cannot be copied to the driver's: %s", e)
 
     def _put_together(self, given: dict[int, Any], wanted: Sequence[int]) -> None:
         """What was given as an array and is a result too: one object, because each costs every call that reads it."""
@@ -233,6 +274,15 @@ class RayEngine:
         given = {**dict(zip(program.feeds, arrays[0], strict=True)), **{v: arrays[1][key] for key, v in program.reads}}
         made = [given[v] if v in given else run.value(*self.place[v]) for v in program.wanted]
         numerics.check(program, made, *arrays, self._names)
+
+
+def _listed(kind: str, names: Sequence[str]) -> str:
+    """
+    >>> _listed("feed", ["x", "y", "z", "u"])
+    "the feeds 'x', 'y', 'z' and 1 more"
+    """
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return f"the {kind}{'s' * (len(names) > 1)} {', '.join([repr(name) for name in names[:3]])}{more}"
 
 
 def _is_here(x: Any, link: Link) -> bool:

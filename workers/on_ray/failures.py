@@ -1,4 +1,5 @@
-"""What Ray raises for a task, sorted: the user's own error, a task that died, and one that never had its inputs."""
+"""What Ray raises for a task, sorted: the user's own error, a task that died, one that never had its inputs, and one
+whose results had no room."""
 
 from __future__ import annotations
 
@@ -6,12 +7,14 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-import ray
+# For what goes to workers as for what comes back: a copy of cloudpickle knows the classes again that it sent, so that
+# an error of a user's own class can be caught here as what it is. Ray's own copy is left to Ray.
+import cloudpickle
 from ray import exceptions
 
-#: Ray's own, for what goes to workers as for what comes back: it knows the classes again that it sent, so that an error
-#: of a user's own class can be caught here as what it is.
-cloudpickle: Any = ray.cloudpickle
+from distgrad.workers.fingerprint import Fingerprint
+from distgrad.workers.on_ray.objects import FULL
+from distgrad.workers.on_ray.shipping import BodyLost
 
 
 class RemoteTraceback(Exception):
@@ -55,6 +58,15 @@ class Raised(Exception):
         return made
 
 
+class Differs(Exception):
+    """What a worker raises instead of computing: its fingerprint is not the one that was agreed on. `task` is Ray's id
+    of the task, because all that would have read of it ends with the same error."""
+
+    def __init__(self, node: str, task: str, fields: tuple[tuple[str, str], ...]):
+        super().__init__(node, task, fields)
+        self.node, self.task, self.fields = node, task, fields
+
+
 def _pickled(x: Any) -> bytes:
     """As bytes; none where that cannot be."""
     try:
@@ -92,25 +104,47 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True)
 class Collateral:
-    """The task never began: what it reads was not made, or was lost (then `lost` names the object)."""
+    """The task never began: what it reads was not made, or was lost (then `lost` names the object, or the body)."""
 
     reason: str
     lost: str | None = None
 
 
-Failure = UserError | Crashed | Collateral
+@dataclass(frozen=True, slots=True)
+class Full:
+    """The task ran, but what it made found no room in the store."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The process would give other bits, and computed nothing."""
+
+    node: str
+    fingerprint: Fingerprint
+
+
+Failure = UserError | Crashed | Collateral | Full | Refused
 
 #: What is not the user's doing.
 _SYSTEM = (
     exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.LocalRayletDiedError,
     exceptions.OutOfMemoryError, exceptions.TaskCancelledError, exceptions.ObjectLostError,
-    exceptions.ObjectStoreFullError,
 )  # fmt: skip
+#: What Ray writes where a task failed with the error of something that it was to read.
+_READING = "input arguments for this task could not be computed"
 
 
-def classify(error: exceptions.RayError) -> Failure:
-    """What to make of an error that came in place of a token."""
+#: What Ray says where a worker lacks a package that a remote function needs.
+_NO_IMPORT = "The remote function failed to import on the worker"
+
+
+def classify(error: exceptions.RayError, task: str = "") -> Failure:
+    """What to make of an error that came in place of the token of a task, which has this id of Ray's."""
     if not isinstance(error, exceptions.RayTaskError):
+        if isinstance(error, FULL):
+            return Full(_reason(error))
         lost = getattr(error, "object_ref_hex", None)
         return Collateral(_reason(error), lost) if lost else Crashed(_reason(error))
     cause: Any = error
@@ -118,8 +152,19 @@ def classify(error: exceptions.RayError) -> Failure:
         cause = cause.cause
     if isinstance(cause, exceptions.ObjectLostError):
         return Collateral(_reason(cause), cause.object_ref_hex)
+    if isinstance(cause, BodyLost):
+        return Collateral(_reason(cause), cause.name)
+    if isinstance(cause, FULL):
+        return Collateral(_reason(cause)) if _READING in str(error) else Full(_reason(cause))
     if isinstance(cause, _SYSTEM):
         return Collateral(_reason(cause))
+    if isinstance(cause, Differs):
+        refused = Refused(cause.node, Fingerprint(cause.fields))
+        return refused if cause.task == task else Collateral("what it reads was not made: its worker differs")
+    if isinstance(cause, exceptions.RaySystemError | SystemExit):  # a worker that was told to end
+        return Crashed(_reason(cause))
+    if isinstance(cause, RuntimeError) and str(cause).startswith(_NO_IMPORT):
+        return Crashed(f"its worker cannot import distgrad: {str(cause).strip().splitlines()[-1]}")
     if isinstance(cause, Raised):
         return UserError(cause.error(), cause.text)
     return UserError(cause if isinstance(cause, BaseException) else RuntimeError(str(error)), str(error))

@@ -13,12 +13,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from distgrad.scheduler.devices import counted
 from distgrad.scheduler.memory import bytes_text
 from distgrad.workers.doctor import OK, PROBLEM, WARNING, Finding
+from distgrad.workers.on_ray.settings import folder
 
 #: Seconds for a cluster to be joined and asked; of them, for its nodes to answer.
 PATIENCE, ANSWER = 30.0, 10.0
@@ -50,9 +50,8 @@ def _remedy(address: str | None) -> str:
 
 def _started_here() -> str | None:
     """The cluster that `ray start` was last called for on this machine: that of `address="auto"`."""
-    folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     try:
-        return (folder / "ray" / "ray_current_cluster").read_text().strip() or None
+        return (folder() / "ray" / "ray_current_cluster").read_text().strip() or None
     except OSError:
         return None
 

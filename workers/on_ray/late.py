@@ -4,33 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.run_state import RunState
+from distgrad.workers.on_ray.waits import start
 
 #: So many tasks are named.
 NAMED = 8
-#: Ray's number for the state of a task that runs.
-_RUNNING = 8
+#: Seconds for Ray to answer where tasks are.
+ANSWER = 2.0
+#: Ray's numbers for the states of a task that a worker was given, and of one that runs: the second is told by the
+#: worker itself, so it never comes from one that is stopped.
+_GIVEN, _RUNNING = 5, 8
 
 
 class Place(NamedTuple):
-    """Where a task runs, and for how long."""
+    """Where a task runs, and for how long: 0 where no worker was free for it yet."""
 
     node: str
     pid: int
     seconds: float
 
     def __str__(self) -> str:
-        return f"on node {self.node}, process {self.pid}" if self.node and self.pid else "on no node yet"
+        if not self.node:
+            return "on no node yet"
+        return f"on node {self.node}, {f'process {self.pid}' if self.pid else 'in a process that has not begun it'}"
 
 
 def late_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: float | None) -> str:
     waiting = state.waiting()
     running = {task for task, _ in waiting} & set(tokens)
-    where = places({k: tokens[k] for k in running})
-    lines = [f"  {task_text(plan, k)}: {_state(what, where.get(k))}" for k, what in waiting[:NAMED]]
+    where = places({k: tokens[k] for k in running}) or {}
+    lines = [] if waiting else ["  the results to come here"]
+    lines += [f"  {task_text(plan, k)}: {_state(what, where.get(k))}" for k, what in waiting[:NAMED]]
     if len(waiting) > NAMED:
         lines.append(f"  and {len(waiting) - NAMED} more tasks")
     return (
@@ -52,18 +60,27 @@ def task_text(plan: Plan, k: int) -> str:
     return f"task {k} of {len(plan.tasks)}, {len(task.steps)} steps, {ops}"
 
 
-def places(tokens: Mapping[int, Any]) -> dict[int, Place]:
-    """Where tasks are, as far as Ray's own record of them tells: it may be a second old. The public way to read it
-    needs the dashboard, which need not run."""
+def places(tokens: Mapping[int, Any]) -> dict[int, Place] | None:
+    """Where tasks are, as far as Ray's own record of them tells: it may be a second old. None where Ray does not answer
+    in time, as when its head is paused: the question itself has no timeout."""
+    asked = start(partial(_places, tokens))
+    found: dict[int, Place] | None = asked.outcome() if asked.wait(ANSWER) else None
+    return found
+
+
+def _places(tokens: Mapping[int, Any]) -> dict[int, Place]:
+    """The public way to read the record needs the dashboard, which need not run."""
     try:
         from ray._private.state import state
 
         ids = {token.task_id().binary(): k for k, token in tokens.items()}
-        known = {ids[e.task_id]: e.state_updates for e in state._get_all_task_events() if e.task_id in ids}
+        events = state._get_all_task_events()
+        known = {ids[e.task_id]: e.state_updates for e in events if e.task_id in ids}
     except Exception:
         return {}
     return {k: Place(at.node_id.hex(), at.worker_pid, _seconds(at.state_ts_ns)) for k, at in known.items()}
 
 
 def _seconds(states: Mapping[int, int]) -> float:
-    return time.time() - states[_RUNNING] / 1e9 if _RUNNING in states else 0.0
+    began = states.get(_RUNNING) or states.get(_GIVEN)
+    return time.time() - began / 1e9 if began else 0.0

@@ -1,16 +1,19 @@
-"""The link to Ray: starting it here or joining a cluster, what the cluster has, objects in its store, and the end."""
+"""The link of a session to Ray: what the cluster has, the session's objects in its store, and their end. The connection
+itself, which all sessions of the process share, is in `connection`."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
+import shutil
 import socket
 import threading
+import time
 import uuid
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,10 +23,17 @@ import ray
 from ray import exceptions
 
 from distgrad.scheduler.cluster import Cluster, Machine, Worker, check_cluster, on_ray
+from distgrad.scheduler.memory import bytes_text
 from distgrad.scheduler.reports import Faults, Report
 from distgrad.types import spec_of
+from distgrad.workers.on_ray import agreement, connection, objects, waits
+from distgrad.workers.on_ray.loopback import is_on_loopback, on_loopback
+from distgrad.workers.on_ray.objects import LOST
 from distgrad.workers.on_ray.packing import opened, pack
+from distgrad.workers.on_ray.settings import folder
 from distgrad.workers.on_ray.shipping import forget
+from distgrad.workers.on_ray.tls import check_tls
+from distgrad.workers.on_ray.tokens import check_token, make_token
 from distgrad.workers.on_ray.values import Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,8 +42,14 @@ log = logging.getLogger("distgrad")
 
 #: Seconds in which a cluster that is to be joined must take a connection.
 KNOCK = 10.0
+#: Seconds for values to come from the store of a cluster whose head is lost.
+SALVAGE = 3.0
 #: The share of a node's store that tasks may fill before the driver heard of their ends. Ray spills from 0.8 on.
 AHEAD = 0.25
+#: Bytes of disk that the files of a Ray need to start with.
+ROOM = 32 << 20
+#: Seconds for runs of other threads to end, when the session is closed under them.
+STOPPING = 5.0
 #: A closed link's answer to everything.
 CLOSED = "the session is closed: its Ray is gone. Open another one."
 
@@ -52,31 +68,62 @@ class Node:
 
 
 class Link:
-    """A connection of this process to Ray. What it started it stops; a Ray that it joined it leaves running."""
+    """What a session has with Ray. Ray ends with the last session of the process, if the first of them started it."""
 
-    def __init__(self, address: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None):
-        self.opened = not ray.is_initialized()
+    def __init__(
+        self,
+        address: str | None,
+        cpus: int | None,
+        gpus: int | None,
+        object_store_memory: int | None,
+        timeout: float | None = None,
+    ):
+        self.timeout = timeout
         #: What bodies are shipped under, so that they can be taken back.
         self.name = uuid.uuid4().hex
         self.values: weakref.WeakSet[Value] = weakref.WeakSet()
         self._placed: dict[int, tuple[weakref.ref[Array], Value]] = {}
-        self.closed = False
+        self.closed = self._sent = False
+        self._closed_by: int | None = None  # the thread that takes it down, which may still run what is lost again
+        self._used_by: list[int] = []  # threads, as often as they are inside of `used`
         self._closing = threading.RLock()  # reentrant: a signal may close what is being closed
         #: What happened in the run that ended last, and what failures have cost so far.
         self.last: Report | None = None
         self.faults = Faults()
         _hush_ray()
-        if self.opened:
-            _open(address, cpus, gpus, object_store_memory)
-        elif address not in (None, "auto"):
-            here = ray.get_runtime_context().gcs_address
-            raise ValueError(
-                f"Session: this process is connected to Ray already (at {here}), so it cannot join {address!r}: leave "
-                f"out address, or call ray.shutdown() first"
-            )
-        self.home = str(ray.get_runtime_context().get_node_id())
-        self.nodes = _nodes(self.home)
-        atexit.register(self.close)
+        joins = address or os.environ.get("RAY_ADDRESS")
+        begin = partial(_open, joins, cpus, gpus, object_store_memory)
+        connection.settle()
+        if address is not None and address != "auto":
+            _check_free(address)
+        self.connection = connection.enter(self, begin, starts=not joins)
+        self.watch = self.connection.watch
+        try:
+            atexit.register(self.close)
+            self.home = str(ray.get_runtime_context().get_node_id())
+            self.nodes = self.living()
+            _check_room(self.nodes, gpus, object_store_memory)
+            #: What workers run on, and which nodes get no task: see `agree`.
+            self.bits = agreement.NONE
+            self._seen = {node.id for node in self.nodes}
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, function: Callable[..., Any], *args: Any, what: str, ends: float | None = None) -> Any:
+        """A call of Ray that takes no timeout; it ends with the session's (or then, if that is given), or where Ray
+        does not answer any more."""
+        self._check_open()
+        timeout = self.timeout if ends is None else max(ends - time.monotonic(), 0.001)
+        return self.watch.answered(function, *args, what=what, timeout=timeout)
+
+    def submitted(self, submit: Callable[..., Any], *args: Any) -> Any:
+        """A call of the remote function. The first one sends the function itself, through the GCS."""
+        if self._sent:
+            return submit(*args)
+        made = self.call(submit, *args, what="sending the first task to Ray")
+        self._sent = True
+        return made
 
     # -- the cluster ---------------------------------------------------------------------------------------------
 
@@ -100,6 +147,35 @@ class Link:
         gpu = machine if any(node.gpus for node in self.nodes) else None
         return check_cluster(Cluster(tuple(found[:workers]), machine, "ray", "ray", gpu))
 
+    def living(self, ends: float | None = None) -> list[Node]:
+        """The nodes that can compute, as they are now."""
+        found: list[Node] = self.call(_nodes, self.home, what="asking Ray for its nodes", ends=ends)
+        return found
+
+    def agree(self, extras: tuple[str, ...], any_bits: bool) -> None:
+        """Have all workers give the same bits: nodes that cannot are not planned for."""
+        asked = partial(agreement.agreed, self.nodes, self.home, extras, any_bits)
+        self.bits = self.watch.answered(asked, what="asking the nodes what their CPUs have")
+        self.nodes = [node for node in self.nodes if node.id not in self.bits.excluded]
+
+    def exclude(self, node: str, why: str) -> None:
+        """A node gets no task any more."""
+        if node not in self.bits.excluded:
+            self.bits = self.bits.without(node, why)
+            log.warning("distgrad: node %s gets no task, because it would give other bits, or none: %s", node[:8], why)
+
+    def look_again(self, ends: float | None = None) -> bool:
+        """Exclude nodes that joined since this was last asked and cannot run tasks; whether there are such."""
+        if self.bits is agreement.NONE:
+            return False
+        new = [node for node in self.living(ends) if node.id not in self._seen]
+        self._seen |= {node.id for node in new}
+        what = "asking nodes that joined what their CPUs have"
+        found = self.call(agreement.unfit, self.bits, new, what=what, ends=ends) if new else {}
+        for node, why in found.items():
+            self.exclude(node, why)
+        return bool(found)
+
     @property
     def ahead(self) -> int:
         """Bytes that tasks may make before the driver heard of their ends: wherever they run, the store has room."""
@@ -110,15 +186,19 @@ class Link:
 
     # -- objects -------------------------------------------------------------------------------------------------
 
-    def put(self, arrays: Sequence[Array]) -> list[Value]:
-        """These arrays as one object of the store."""
-        stored = Stored(ray.put(pack(arrays)), sum([x.nbytes for x in arrays]))
+    def put(self, arrays: Sequence[Array], what: str = "what the call was given") -> list[Value]:
+        """These arrays as one object of the store; `what` they are, for errors."""
+        nbytes = sum([x.nbytes for x in arrays])
+        stored = Stored(self._put(pack(arrays), what, nbytes), nbytes)
         return [Value(spec_of(x), self, stored, i) for i, x in enumerate(arrays)]
 
-    def placed(self, arrays: Sequence[Array]) -> list[Value]:
+    def _put(self, value: Any, what: str, nbytes: int) -> Any:
+        return self.call(objects.put, value, what, nbytes, what=f"putting {bytes_text(nbytes)} into Ray's store")
+
+    def placed(self, arrays: Sequence[Array], what: str) -> list[Value]:
         """The same for arrays that never change: they are put once, and stay as long as they live here."""
         new = [x for x in arrays if id(x) not in self._placed]
-        for x, value in zip(new, self.put(new) if new else (), strict=True):
+        for x, value in zip(new, self.put(new, what) if new else (), strict=True):
             self._placed[id(x)] = weakref.ref(x, partial(self._forget, id(x))), value
         return [self._placed[id(x)][1] for x in arrays]
 
@@ -127,39 +207,107 @@ class Link:
 
     def fetch(self, stored: Stored) -> Any:
         """The object; if it was lost, it is made again first."""
-        self.check()
-        try:
-            return opened(ray.get(stored.ref))
-        except LOST:
-            remake(stored)
-            return opened(ray.get(stored.ref))
+        self._check_open()
+        with self.used():
+            try:
+                return opened(self._got(stored))
+            except LOST:
+                remake(stored, None if self.timeout is None else time.monotonic() + self.timeout)
+                return opened(self._got(stored))
+
+    def _got(self, stored: Stored) -> Any:
+        what = f"reading a value of {bytes_text(stored.nbytes)} from Ray's store"
+        if self.connection.lost is None:
+            return self.call(ray.get, stored.ref, what=what)
+        if self.connection.raylet_lives():  # which has the store of this machine, whatever became of the head
+            job = waits.start(partial(ray.get, stored.ref))
+            if job.wait(SALVAGE):
+                return job.outcome()
+        raise waits.lost(self.connection.lost, what)
 
     def bring_home(self, stored: Stored) -> None:
         """Copy an object to the driver's node: from now on it is as safe as the driver."""
-        stored.ref = ray.put(self.fetch(stored))
+        stored.ref = self._put(self.fetch(stored), "a value of an earlier call", stored.nbytes)
         stored.record = None
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
+        """That the session can be used: RuntimeError where it is closed, ClusterLost where its cluster is gone."""
+        self.check_open()
+        if self.connection.lost is not None:
+            raise waits.lost(self.connection.lost, "running on Ray")
+
+    def check_open(self) -> None:
+        """RuntimeError where the session is closed, or is being closed: Ray would start anew for whoever calls it."""
+        if self._closed_by not in (None, threading.get_ident()):
+            raise RuntimeError(CLOSED)
+        self._check_open()
+
+    def _check_open(self) -> None:
         if self.closed or not ray.is_initialized():
             raise RuntimeError(CLOSED)
+        if self.connection.pid != os.getpid():
+            raise RuntimeError(connection.FORKED)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Inside, Ray does not go because another thread closes the session: that waits a while."""
+        thread = threading.get_ident()
+        self._used_by.append(thread)
+        try:
+            yield
+        finally:
+            self._used_by.remove(thread)
 
     def close(self) -> None:
-        """Values that somebody still has come to this process; then what was started here ends."""
+        """Values that somebody still has come to this process; then, with the last session, what was started ends."""
+        if self.closed:
+            return
+        atexit.unregister(self.close)
+        if self.connection.pid != os.getpid():  # this process was forked: what it has is its parent's
+            self.closed = True
+            return
+        connection.uninterrupted(partial(self._close, threading.get_ident()))
+
+    def _close(self, caller: int) -> None:
         with self._closing:  # two threads may leave the same session
             if self.closed:
                 return
-            atexit.unregister(self.close)
+            self._closed_by = threading.get_ident()
+            self._wait_for_others(caller)
             if ray.is_initialized():
                 self._placed.clear()  # the arrays of these are here
-                for value in list(self.values):
-                    _settle(value)
-                if self.opened:
-                    ray.shutdown()
-                else:
-                    forget(self.name)
+                self._settle()
+                if self.connection.lost is None and self._is_shared():
+                    self._forget_bodies()
+            connection.leave(self.connection, self, self.timeout)
             self.closed = True
+
+    def _wait_for_others(self, caller: int) -> None:
+        """Have runs of other threads end. One of the caller is what it closes the session from, as a signal does."""
+        ends = time.monotonic() + STOPPING
+        while any(thread != caller for thread in list(self._used_by)) and time.monotonic() < ends:
+            time.sleep(0.01)
+
+    def _is_shared(self) -> bool:
+        """Whether Ray goes on after this session."""
+        return not self.connection.opened or len(self.connection.users) > 1
+
+    def _forget_bodies(self) -> None:
+        try:
+            self.call(forget, self.name, what="taking back what was sent to Ray")
+        except (ConnectionError, TimeoutError) as e:
+            log.warning("distgrad: %s", e)
+
+    def _settle(self) -> None:
+        """Bring values here; from a cluster that is lost as many as come within a few seconds."""
+        ends = time.monotonic() + SALVAGE
+        for value in list(self.values):
+            if self.connection.lost is None or time.monotonic() < ends:
+                _settle(value)
+            if self.connection.lost is None:
+                ends = time.monotonic() + SALVAGE
 
 
 def _settle(value: Value) -> None:
@@ -167,10 +315,6 @@ def _settle(value: Value) -> None:
         value.settle()
     except Exception as e:  # of all values those that can be saved are
         log.warning("distgrad: %r was lost with the cluster: %s", value, e)
-
-
-#: What Ray raises for an object that nobody has any more.
-LOST = (exceptions.ObjectLostError, exceptions.ObjectFetchTimedOutError)
 
 
 def remake(stored: Stored, ends: float | None = None) -> None:
@@ -186,20 +330,54 @@ def remake(stored: Stored, ends: float | None = None) -> None:
     record.again(ends)
 
 
-def _open(address: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
-    joins = address or os.environ.get("RAY_ADDRESS")
+def _check_free(address: str) -> None:
+    if ray.is_initialized():
+        here = ray.get_runtime_context().gcs_address
+        raise ValueError(
+            f"Session: this process is connected to Ray already (at {here}), so it cannot join {address!r}: leave "
+            f"out address, or call ray.shutdown() first"
+        )
+
+
+def _check_room(nodes: Sequence[Node], gpus: int | None, object_store_memory: int | None) -> None:
+    """ValueError where a Ray that runs already has less than the session would have started it with."""
+    most, store = sum(node.gpus for node in nodes), max(node.store for node in nodes)
+    if gpus is not None and gpus > most:
+        raise ValueError(f"Session: gpus is {gpus}, but Ray runs already, and has {most} ({describe(nodes)})")
+    if object_store_memory is not None and object_store_memory > 1.01 * store + (1 << 20):
+        raise ValueError(
+            f"Session: object_store_memory is {object_store_memory} bytes, but Ray runs already with {store} bytes a "
+            f"node: close the session that started it first"
+        )
+
+
+def _open(joins: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
     options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
     try:
         if joins:
             _knock(joins)
             show_token(joins)
             _ask(joins)
-            ray.init(address=joins, **options)
+            with on_loopback() if is_on_loopback(joins) else nullcontext():
+                ray.init(address=joins, **options)
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
-            ray.init(address="local", object_store_memory=object_store_memory, **options)
+            options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": connection.FOREVER}
+            _check_disk()
+            make_token()
+            with on_loopback():
+                ray.init(address="local", object_store_memory=object_store_memory, **options)
     except Exception as e:  # Ray raises all kinds, plain Exception among them
         raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}{_token(e)}") from e
+
+
+def _check_disk() -> None:
+    """RuntimeError where Ray's own files have no room: it would wait for them for half a minute, and not say why."""
+    with suppress(OSError):  # what else may be wrong with it Ray tells
+        free = shutil.disk_usage(folder()).free
+        if free < ROOM:
+            text = f"Ray's files need {bytes_text(ROOM)} in {folder()}, which has {bytes_text(free)} left"
+            raise RuntimeError(f"{text}. Free some space there, or set RAY_TMPDIR to a folder on another disk")
 
 
 def _knock(address: str) -> None:
@@ -214,6 +392,7 @@ def _knock(address: str) -> None:
             f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` "
             f"was told otherwise), and may this machine reach it?"
         ) from e
+    check_tls(host.strip("[]"), int(port))
 
 
 def show_token(address: str) -> None:
@@ -222,7 +401,10 @@ def show_token(address: str) -> None:
     "auto"; other clusters that want one it would ask without, for long and with many words."""
     named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     host = address.removeprefix("ray://").rpartition(":")[0]
-    if not (named or host.startswith("127.") or host in ("localhost", "[::1]")):
+    shown = named or host.startswith("127.") or host in ("localhost", "[::1]")
+    if shown or address == "auto" or os.environ.get("RAY_AUTH_MODE"):
+        check_token()
+    if not shown:
         return
     with suppress(ImportError):  # of a Ray that knows no tokens
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
@@ -270,6 +452,8 @@ def _hush_ray() -> None:
 
 def _is_not_ours(record: logging.LogRecord) -> bool:
     text = record.getMessage()
+    if text.startswith("SIGTERM handler is not set"):  # `connection` sets it
+        return False
     return not (text.startswith("Unhandled error") and "ray::run_task()" in text)
 
 

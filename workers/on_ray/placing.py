@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -11,18 +12,58 @@ from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.devices import parse
 from distgrad.scheduler.plan import Task
 from distgrad.workers.on_ray import task as tasks
-from distgrad.workers.on_ray.link import Link
+from distgrad.workers.on_ray.agreement import refused
+from distgrad.workers.on_ray.link import Link, Node
 
 #: Tasks that need less are not told apart: each kind of request has workers of its own.
 NOTABLE = 256 << 20
 
 
 def options_of(task: Task, cluster: Cluster, link: Link, returns: int) -> Any:
-    """The remote function with what this task asks for."""
-    device = parse(task.device)
+    """The remote function with what this task asks for, on workers that run the kernels that were agreed on."""
+    device, excluded = parse(task.device), link.bits.excluded
     pinned = device.worker is not None or device.gpu is not None
     node = link.node_of(cluster, task.worker) if pinned else None
-    return _options(returns, task.cpus, task.gpus, _rounded(task.memory), node, device.labels)
+    node = None if node in excluded else node
+    labels = _others(excluded) + (device.labels if node is None else ())
+    env = tuple(link.bits.env.items())
+    return _options(returns, task.cpus, task.gpus, _rounded(task.memory), node, labels, env)
+
+
+def anywhere(remote: Any, link: Link) -> Any:
+    """A remote function that computes little, on a worker like those of tasks."""
+    bits = link.bits
+    env = {"env_vars": dict(bits.env)}
+    return remote.options(num_cpus=0, runtime_env=env, label_selector=dict(_others(bits.excluded)))
+
+
+def _others(excluded: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """The label by which Ray keeps tasks from nodes."""
+    names = ",".join(sorted(excluded))
+    return (("ray.io/node-id", f"!in({names})"),) if names else ()
+
+
+def check_places(tasks: Iterable[Task], link: Link, ends: float | None = None) -> None:
+    """FingerprintError where none but excluded nodes could run a task: Ray would wait for another one for ever."""
+    if link.bits.excluded:
+        nodes = link.living(ends)
+        for cpus, gpus, device in dict.fromkeys([(task.cpus, task.gpus, task.device) for task in tasks]):
+            _check(nodes, link, cpus, gpus, dict(parse(device).labels))
+
+
+def check_left(link: Link) -> None:
+    """The same for what can run wherever a cpu is."""
+    _check(link.living(), link, 1, 0, {})
+
+
+def _check(nodes: Iterable[Node], link: Link, cpus: int, gpus: int, labels: Mapping[str, str]) -> None:
+    could = [
+        node.id
+        for node in nodes
+        if node.cpus >= cpus and node.gpus >= gpus and labels.items() <= dict(node.labels).items()
+    ]
+    if could and all(id in link.bits.excluded for id in could):
+        raise refused(link.bits)
 
 
 def _rounded(memory: int) -> int:
@@ -32,15 +73,23 @@ def _rounded(memory: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _options(
-    returns: int, cpus: int, gpus: int, memory: int, node: str | None, labels: tuple[tuple[str, str], ...]
+    returns: int,
+    cpus: int,
+    gpus: int,
+    memory: int,
+    node: str | None,
+    labels: tuple[tuple[str, str], ...],
+    env: tuple[tuple[str, str], ...],
 ) -> Any:
     options: dict[str, Any] = {"num_returns": returns, "num_cpus": cpus}
+    if env:
+        options["runtime_env"] = {"env_vars": dict(env)}
     if gpus:
         options["num_gpus"] = gpus
     if memory:
         options["memory"] = memory
     if node is not None:  # soft: a node that is gone shall not hold up what others can do
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
-    elif labels:
+    if labels:
         options["label_selector"] = dict(labels)
     return tasks.remote.options(**options)

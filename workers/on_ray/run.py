@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -13,13 +14,17 @@ import ray
 from ray import exceptions
 
 from distgrad import progress
-from distgrad.errors import TaskFailed
+from distgrad.errors import StoreFull, TaskFailed
+from distgrad.scheduler.memory import bytes_text
 from distgrad.scheduler.reports import Report, Shares, Token, at_text
 from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
-from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, UserError, classify
+from distgrad.workers.on_ray import objects
+from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, Full, Refused, UserError, classify
 from distgrad.workers.on_ray.late import late_text, places, task_text
-from distgrad.workers.on_ray.link import LOST, remake
+from distgrad.workers.on_ray.link import remake
+from distgrad.workers.on_ray.objects import FULL, LOST, no_room
 from distgrad.workers.on_ray.packing import opened
+from distgrad.workers.on_ray.placing import check_places
 from distgrad.workers.on_ray.task import order_of, read
 from distgrad.workers.on_ray.values import Stored, Value
 
@@ -32,8 +37,12 @@ log = logging.getLogger("distgrad")
 
 #: Seconds in which tasks of a failed run may end by themselves: since the last one did, and in all.
 GRACE, LONGEST_GRACE = 0.1, 1.0
+#: Bytes up to which Ray sends an object with its messages instead of putting it into a store: 100 KB less its own.
+SMALL = 64 << 10
 #: Seconds between two looks at tasks that have failed or hang, while nothing else happens.
 LOOK = 0.2
+#: Seconds in which Ray gives back the room of what was let go.
+ROOM = 1.2
 
 
 class GivenLost(Exception):
@@ -62,29 +71,34 @@ class Run:
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
         self._ends = ends
+        #: Tasks whose results had no room, the last time that they ran; whether this look has waited for room.
+        self._full: set[int] = set()
+        self._waited = False
+        self._quiet = time.monotonic()  # since when nothing has come
         self._timed = settings.record is not None
 
     def value(self, bundle: int, place: int) -> Array:
         if bundle not in self._values:
-            self._values[bundle] = opened(ray.get(self.refs[bundle]))
+            what = f"reading results of {self._engine.name!r} from Ray's store"
+            self._values[bundle] = opened(self._engine.link.call(ray.get, self.refs[bundle], what=what))
         made: Array = self._values[bundle][place]
         return made
 
     def finish(self, fetch: bool) -> None:
-        """Run all tasks; with `fetch`, what is fetched comes to this process."""
+        """Run all tasks, until all that they were to make is there; with `fetch`, what is fetched comes here."""
         self._work = progress.begin("running", self._engine.name, len(self._plan.tasks), "tasks", self._at)
         if self._work is not progress.NOBODY:
             self._shares = Shares(self._plan)
         try:
             self._obey(self._state.start(time.monotonic()))
-            while not self._state.finished or not self._fetched(fetch):
+            while not self._state.finished or not self._complete(fetch):
                 self._look()
         except BaseException as e:
             if not isinstance(e, GivenLost):  # then the run begins again, and shall find its workers alive
                 self._end()
             self.refs.clear()
             if isinstance(e, GivenUp):
-                raise TaskFailed(f"{task_text(self._plan, e.task)}: {e}. Variables are as they were.") from None
+                raise self._failure(e.task, str(e)) from None
             raise
         finally:
             progress.end(self._work)
@@ -93,6 +107,16 @@ class Run:
         self._engine.link.faults.add(self.report)
         if self.report.recomputed:
             log.warning("distgrad: ran again after failures: %s", "; ".join(self.report.reasons))
+
+    def _failure(self, k: int, what: str) -> TaskFailed:
+        text = f"{task_text(self._plan, k)}: {what}. Variables are as they were."
+        if k not in self._full:
+            return TaskFailed(text)
+        makes = bytes_text(sum([self._plan.bundles[b].nbytes for b in self._engine.made[k]]))
+        return StoreFull(
+            f"{text}\nIt makes {makes} for others, and Ray's object store ({objects.store_text(self._engine.link)}) "
+            f"had no room for that, nor had the disk that it spills to. {objects.REMEDY}"
+        )
 
     def _at(self) -> str:
         """Where the run is, in a few words: the tasks that were submitted first and have not ended."""
@@ -118,8 +142,12 @@ class Run:
         objects, picks, inline = self._objects(k)
         names = [*[x.hex() for x in objects], None] if stays else ()
         objects += [self._token_of[j] for j in self._plan.tasks[k].waits if j in self._token_of]
-        made = remote.remote(holder, order_of(key, picks, packs, names, inline, self._timed), *objects)
-        token, *bundles = made if isinstance(made, list) else [made]
+        order = order_of(key, picks, packs, names, inline, self._timed)
+        try:
+            made = self._engine.link.submitted(remote.remote, holder, order, *objects)
+        except FULL as e:  # what is large Ray puts into the store
+            raise no_room(f"what is sent to {task_text(self._plan, k)},", len(order), e) from e
+        *bundles, token = made if isinstance(made, list) else [made]
         self.refs.update(zip(self._engine.made[k], bundles, strict=True))
         self._tokens[token] = k
         self._token_of[k] = token
@@ -151,6 +179,8 @@ class Run:
         """End what this run still has with Ray. What is about to end by itself, as all that reads of a failed task, is
         let be: Ray (2.60) aborts this process where a task ends at the moment at which it is cancelled. Of the others
         those go first that were submitted last: they have not begun."""
+        if not ray.is_initialized():  # a call of Ray would start another one
+            return
         left, ends = list(self._tokens), time.monotonic() + LONGEST_GRACE
         try:
             while left and time.monotonic() < ends:
@@ -173,10 +203,15 @@ class Run:
 
     def _look(self) -> None:
         """Wait for some tasks to end, and go on from there."""
-        waiting = list(self._tokens)
+        self._engine.link.check_open()
+        waiting, self._waited = list(self._tokens), False
         some = len(waiting) if self._state.left == len(waiting) else max(len(waiting) // 2, 1)
         some = min(some, self._engine.batch)
         ready, _ = ray.wait(waiting, num_returns=some, timeout=self._patience(), fetch_local=False)
+        if ready:
+            self._quiet = time.monotonic()
+        else:
+            self._engine.link.watch.check(self._quiet, self._doing())
         ended = sorted(ready, key=self._tokens.__getitem__)
         for token, result in zip(ended, _outcomes(ended), strict=True):
             if token in self._tokens:  # an event before it may have changed that
@@ -191,13 +226,19 @@ class Run:
         if not late:
             return
         where, now = places({k: self._token_of[k] for k in late}), time.monotonic()
+        if where is None:  # nobody knows when they began
+            return
         for k, at in where.items():
             self._state.began(k, now - at.seconds)
         for k in self._state.overdue(now):
             self.report.reasons.append(f"task {k}: hung {where.get(k, 'somewhere')}")
         self._obey(self._state.tick(now))
 
+    def _doing(self) -> str:
+        return f"running {self._engine.name!r}, of which {self._state.left} tasks are left (first {self._at()})"
+
     def _give_up(self) -> NoReturn:
+        self._engine.link.watch.judge(self._doing())
         raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
 
     def _left(self) -> float | None:
@@ -219,15 +260,46 @@ class Run:
             self._obey(self._state.done(k, now))
         elif isinstance(result, UserError):
             result.throw()
-        elif isinstance(result, Crashed):
+        elif isinstance(result, Refused):
             self._hush(k)
-            self.report.reasons.append(f"task {k}: {result.reason}")
-            self._obey(self._state.failed(k, result.reason, now))
-        else:
-            lost = self._bundles_lost(result)
+            self._exclude(k, result)
+            self._obey(self._state.failed(k, "its worker would give other bits", now, collateral=True))
+        elif isinstance(result, Collateral):
+            lost = self._bundles_lost(k, result)
             if lost:  # told first: the task that reads it then knows what it waits for
                 self._obey(self._state.lost(lost, now))
             self._obey(self._state.failed(k, result.reason, now, collateral=True))
+        else:
+            self._failed(k, result)
+
+    def _failed(self, k: int, failure: Crashed | Full) -> None:
+        self.report.reasons.append(f"task {k}: {failure.reason}")
+        if isinstance(failure, Full):
+            self._full.add(k)
+            self._make_room(k)
+        else:
+            self._full.discard(k)
+            self._hush(k)
+            if self._engine.link.look_again(self._ends):
+                check_places([self._plan.tasks[k]], self._engine.link, self._ends)
+        self._obey(self._state.failed(k, failure.reason, time.monotonic()))
+
+    def _make_room(self, k: int) -> None:
+        """Let go of what a task could store before the store was full, and give Ray the time to free that, and what
+        else was let go."""
+        for b in self._engine.made[k]:
+            self.refs.pop(b, None)
+        if not self._waited:
+            left = self._left()
+            time.sleep(ROOM if left is None else min(ROOM, left))
+            self._waited = True
+
+    def _exclude(self, k: int, refused: Refused) -> None:
+        """A node gets no task any more; FingerprintError where none is left that could run this one."""
+        link = self._engine.link
+        link.exclude(refused.node, link.bits.differences(refused.fingerprint))
+        self.report.reasons.append(f"task {k}: node {refused.node[:8]} would give other bits")
+        check_places([self._plan.tasks[k]], link, self._ends)
 
     def _hush(self, k: int) -> None:
         """Look at the objects of a task that died: Ray prints errors that nobody looked at; these are dealt with."""
@@ -235,9 +307,14 @@ class Run:
             with suppress(exceptions.RayError):
                 ray.get(self.refs.get(b, []), timeout=LOOK)  # it may come a moment after that of the token
 
-    def _bundles_lost(self, failure: Collateral) -> list[int]:
-        """The bundles behind a lost object; GivenLost where it is one that the run was given."""
+    def _bundles_lost(self, k: int, failure: Collateral) -> list[int]:
+        """The bundles behind a lost object; GivenLost where it is one that the run was given. Where it is the body of
+        the task, that is shipped again."""
         if failure.lost is None:
+            return []
+        if failure.lost in self._engine.shipped_as(k):
+            self.report.reasons.append(f"task {k}: its body was lost, and is shipped again")
+            self._engine.ship_again(k)
             return []
         given = [x.stored for x in self._given.values() if isinstance(x, Value)]
         gone = [stored for stored in dict.fromkeys(given) if stored.ref.hex() == failure.lost]
@@ -247,22 +324,51 @@ class Run:
         self.report.reasons.append(f"lost the object of bundle {found}" if found else failure.reason)
         return found
 
-    def _fetched(self, fetch: bool) -> bool:
-        """Whether all that is fetched came here; if some of it was lost, what made it runs again."""
-        if not fetch:
-            return True
-        wanted = [b for b, bundle in enumerate(self._plan.bundles) if bundle.fetched]
+    def _complete(self, fetch: bool) -> bool:
+        """Whether all that the run leaves behind can be read; what of it was lost is made again."""
         try:
-            found = ray.get([self.refs[b] for b in wanted], timeout=self._left())
-            self._values = dict(zip(wanted, map(opened, found), strict=True))
-        except exceptions.GetTimeoutError:
+            gone = (self._fetch() if fetch else {}) or self._missing()
+        except (exceptions.GetTimeoutError, TimeoutError):
             self._give_up()
-        except LOST as e:
-            lost = [b for b in wanted if self.refs[b].hex() == e.object_ref_hex] or wanted
-            self.report.reasons.append(f"lost the object of bundle {lost}")
-            self._obey(self._state.lost(lost, time.monotonic()))
-            return False
-        return True
+        for b, error in gone.items():
+            if not isinstance(error, LOST):
+                k = self._plan.bundles[b].task
+                raise self._failure(k, f"what it made cannot be read: {type(error).__name__}: {error}")
+        if gone:
+            self.report.reasons.append(f"lost the object of bundle {list(gone)}")
+            self._obey(self._state.lost(gone, time.monotonic()))
+        return not gone
+
+    def _fetch(self) -> dict[int, Any]:
+        """Have all that is fetched come here; what cannot, with what Ray says of it."""
+        refs = {b: self.refs[b] for b in self._engine.wanted if self._plan.bundles[b].fetched}
+        try:
+            found = self._asked(refs, partial(ray.get, timeout=self._left()), list(refs.values()))
+            self._values = dict(zip(refs, map(opened, found), strict=True))
+            return {}
+        except exceptions.GetTimeoutError:
+            raise
+        except exceptions.RayError:
+            return self._unreadable(refs) or self._fetch()
+
+    def _missing(self) -> dict[int, Any]:
+        """Of what is to be kept and is not here, what cannot be read, with what Ray says of it."""
+        refs = {b: self.refs[b] for b in self._engine.wanted if b not in self._values}
+        made_on = {b: self.report.tokens[self._plan.bundles[b].task].node for b in refs}
+        gone, doubtful = objects.missing(refs, made_on, self._engine.link.home)
+        return gone | (self._unreadable({b: refs[b] for b in doubtful}) if doubtful else {})
+
+    def _unreadable(self, refs: Mapping[int, Any]) -> dict[int, Any]:
+        found: dict[int, Any] = self._asked(refs, objects.unreadable, refs, self._left())
+        return found
+
+    def _asked(self, bundles: Iterable[int], call: Callable[..., Any], *args: Any) -> Any:
+        """A call that has the objects of bundles come here. Small ones came with Ray's own messages, so nobody is asked
+        for them, and the call cannot wait for anybody."""
+        if all(self._plan.bundles[b].nbytes <= SMALL for b in bundles):
+            return call(*args)
+        what = f"reading results of {self._engine.name!r} from Ray's store"
+        return self._engine.link.watch.answered(call, *args, what=what, timeout=self._left())
 
 
 def _outcomes(tokens: Sequence[Any]) -> list[Token | Failure]:
@@ -276,4 +382,4 @@ def _outcome(token: Any) -> Token | Failure:
     try:
         return read(ray.get(token))
     except exceptions.RayError as e:
-        return classify(e)
+        return classify(e, token.task_id().hex())

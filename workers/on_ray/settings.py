@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.reports import Report
@@ -24,3 +26,8 @@ class RaySettings:
     attempts: int = 4
     #: Gets the name, the plan and the report of each run; ops are not timed without.
     record: Callable[[str, Plan, Report], None] | None = None
+
+
+def folder() -> Path:
+    """Where Ray keeps its files on this machine, in a folder of its name."""
+    return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")

@@ -12,16 +12,29 @@ import ray
 from ray import exceptions
 from ray.experimental import internal_kv
 
+from distgrad.workers.on_ray import objects
+
 #: The table lies in the memory of the head; what is larger goes to the store, and calls carry its reference.
 LARGE = 1 << 20
 _SPACE = "distgrad"
+
+
+class BodyLost(Exception):
+    """Nobody has the body of this name any more."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"nobody has the body {self.name!r} any more"
 
 
 def ship(parcel: bytes, owner: str) -> tuple[list[Any], str]:
     """The list that calls carry, and the name of the body."""
     name = f"{owner}/{hashlib.sha256(parcel).hexdigest()}"
     if len(parcel) > LARGE:
-        return [ray.put(parcel)], name
+        return [objects.put(parcel, "the body of a task", len(parcel))], name
     internal_kv._internal_kv_put(name, parcel, namespace=_SPACE)
     return [], name
 
@@ -29,7 +42,7 @@ def ship(parcel: bytes, owner: str) -> tuple[list[Any], str]:
 def received(holder: Sequence[Any], name: str) -> bytes:
     found: bytes | None = ray.get(holder[0]) if holder else internal_kv._internal_kv_get(name, namespace=_SPACE)
     if found is None:
-        raise RuntimeError(f"the session that sent this task is closed: nobody has its body {name!r} any more")
+        raise BodyLost(name)
     return found
 
 

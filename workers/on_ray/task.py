@@ -9,33 +9,39 @@ import os
 import pickle
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 import ray
 from ray import exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
+from distgrad.scheduler.program import Step
 from distgrad.scheduler.reports import Token
 from distgrad.scheduler.stamps import all_steps
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
+from distgrad.workers.fingerprint import Fingerprint, fingerprint, flushes
 from distgrad.workers.on_ray import resident
-from distgrad.workers.on_ray.failures import Raised, cloudpickle
+from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of
+from distgrad.workers.on_ray.failures import Differs, Raised
 from distgrad.workers.on_ray.packing import opened, pack
-from distgrad.workers.on_ray.shipping import received
+from distgrad.workers.on_ray.shipping import BodyLost, received
 from distgrad.workers.watch import Clock, Watch, resident_bytes
 
 #: Compiled bodies that a process keeps: those that ran last.
 KEPT = 1024
 
 _compiled: OrderedDict[str, tuple[Parcel, Compiled]] = OrderedDict()
+#: Whether denormals were flushed when the fingerprint was taken.
+_flushed = flushes()
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,8 @@ class Pack(NamedTuple):
 
 
 def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
-    """The token and the packed results; see `order_of`."""
+    """The packed results and the token; see `order_of`. The token comes last: Ray stores what a task returns in that
+    order, and where one finds no room, that and all that follow are errors. So a token says that all are there."""
     start = time.time()
     key, picks, packs, names, inline, timed = pickle.loads(order)
     clock = Clock() if timed else None
@@ -69,9 +76,11 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
         else:
             made = compiled.run([given[o][i] for o, i in picks], clock)
         ops = () if clock is None else [tuple(op) for op in clock.ops()]  # before packing, which is no op
-    except exceptions.RayError:
+    except (exceptions.RayError, BodyLost, Differs):
         raise
-    except BaseException as e:  # SystemExit, too, would end this process
+    except SystemExit:  # by a kernel, or by Ray when the process is told to end: so it does
+        raise
+    except BaseException as e:
         raise Raised.of(e) from None
     worst = numerics.FINITE
     if parcel.check_numerics:
@@ -79,7 +88,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     packed = [pack([made[i] for i in values]) for values, _ in packs]
     seen = () if clock is None else (resident_bytes(), ops)
     token = Token(start, time.time(), _node(), os.getpid(), worst, *seen)
-    return (written(token), *packed) if packed else written(token)
+    return (*packed, written(token)) if packed else written(token)
 
 
 def written(token: Token) -> bytes:
@@ -106,7 +115,7 @@ def _on_device(
         made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks], watch)
     for number, (values, wanted) in enumerate(packs):
         if wanted:
-            resident.keep_made(number + 1, [there[i] for i in values])
+            resident.keep_made(number, [there[i] for i in values])
     return made
 
 
@@ -120,6 +129,7 @@ def _device(gpus: int) -> AbstractContextManager[Any]:
 
 
 def _found(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
+    _notice()
     if key not in _compiled:
         return _load(holder, key)
     _compiled.move_to_end(key)
@@ -127,8 +137,10 @@ def _found(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
 
 
 def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
-    _settle()
-    parcel: Parcel = cloudpickle.loads(received(holder, key))
+    head, _, data = received(holder, key).partition(b"\n")
+    _settle()  # also where any bits will do, and nobody asks for the fingerprint
+    admitted(head, settled_fingerprint)  # first: what comes from another version may not even load
+    parcel: Parcel = cloudpickle.loads(data)
     for op in parcel.ops:
         OPS[op.type] = op
     with _device(parcel.body.gpus):
@@ -136,6 +148,22 @@ def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
     if len(_compiled) > KEPT:
         _compiled.popitem(last=False)
     return made
+
+
+def settled_fingerprint(extras: tuple[str, ...] = ()) -> Fingerprint:
+    """Of this process as it runs tasks, and as it is now."""
+    _settle()
+    _notice()
+    return fingerprint(extras)
+
+
+def _notice() -> None:
+    """A library that was loaded since may flush denormals: then this process is admitted to no body any more."""
+    global _flushed
+    if flushes() is not _flushed:
+        _flushed = flushes()
+        fingerprint.cache_clear()
+        _compiled.clear()
 
 
 @cache
@@ -172,15 +200,40 @@ def order_of(
     return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline, timed))
 
 
-def parcel_of(body: Body, backend: str, check_numerics: bool) -> bytes:
-    types = dict.fromkeys([each.type for each in all_steps(body.steps)])
+def parcel_of(body: Body, backend: str, check_numerics: bool, agreement: Agreement) -> bytes:
+    """The body for `ship`: after a line that says which fingerprint a process must have."""
+    ops = own_ops(body.steps)
+    made = dumped(Parcel(body, backend, check_numerics, ops), ops)
+    return agreement.head(extras_of(body, backend)) + b"\n" + made
+
+
+def own_ops(steps: Sequence[Step]) -> tuple[OpDef, ...]:
+    """The user's own ops among those of steps, as workers need them."""
+    types = dict.fromkeys([each.type for each in all_steps(steps)])
     own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
-    ops = tuple([replace(op, infer=_infer_nothing) for op in own])
+    return tuple([replace(op, infer=_infer_nothing) for op in own])
+
+
+def dumped(x: Any, ops: Iterable[OpDef]) -> bytes:
+    """As bytes, with the kernels of these ops by value."""
     with ExitStack() as stack:
         for op in ops:
             _by_value(op.kernel, stack)
-        made: bytes = cloudpickle.dumps(Parcel(body, backend, check_numerics, ops))
+        try:
+            made: bytes = cloudpickle.dumps(x)
+        except TypeError as e:
+            raise _unsendable(ops, e) from None
     return made
+
+
+def _unsendable(ops: Iterable[OpDef], error: TypeError) -> TypeError:
+    """What cannot be pickled, with the kernel that holds it: one that refers to a variable, say."""
+    for op in ops:
+        try:
+            cloudpickle.dumps(op.kernel)
+        except TypeError as e:
+            return TypeError(f"the kernel of op type {op.type!r} cannot be sent to workers: {e}")
+    return error
 
 
 def _infer_nothing(*_: Any, **__: Any) -> Any:

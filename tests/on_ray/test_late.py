@@ -1,0 +1,29 @@
+"""Where tasks are that a run waits for: what is known while Ray does not answer. Nothing here runs on a cluster."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from distgrad.workers.on_ray import late
+
+
+def test_while_ray_does_not_answer_nothing_is_known_which_is_not_that_no_task_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray._private.state import state
+
+    over = threading.Event()
+
+    def silent() -> list[Any]:
+        over.wait()
+        return []
+
+    monkeypatch.setattr(late, "ANSWER", 0.05)
+    monkeypatch.setattr(state, "_get_all_task_events", silent)
+    assert [late.places({}) for _ in range(20)] == [None] * 20
+    over.set()
+    monkeypatch.setattr(late, "ANSWER", 60.0)
+    assert late.places({}) == {}
