@@ -1,176 +1,173 @@
-"""Chaos: long trainings on a cluster of this machine while workers are killed and nodes go, and one that is left alone.
+"""Chaos: a training on a cluster of this machine while faults of all kinds come, and one that is left alone.
 
-Prints what happened, what it cost and whether the weights are, bit for bit, those of a training in one process; of the
-one that is left alone, whether the object store and every process hold their memory. The exit code is 1 where not.
+Prints of each kind how many there were, what they cost, and whether the weights are, bit for bit, those of a training
+in one process; of the training that is left alone, whether the object store and every process hold their memory. The
+exit code is 1 where not, and where a process was left over.
 
-    python -m tests.faults.chaos
-    python -m tests.faults.chaos --kills 20 --nodes 2 --steps 100
+    python -m tests.faults.chaos                                  1,200 faults
+    python -m tests.faults.chaos --quick                          60
+    python -m tests.faults.chaos --only SIGKILL,segfault --faults 100
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
-import random
+import json
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
 
-import distgrad as dg
-from distgrad.scheduler.reports import Faults
+from .apart import Apart, can_mount, end_on_signal
+from .disturbed import Row
+from .kinds import KINDS, SMALL, SPILL
 
-from . import memory
-from .cluster import Killer, OwnCluster
-from .training import GRANULARITY, Training, same_bits, undisturbed
-
-#: Steps between two samples of the memory, and steps at the start that do not count.
-EVERY, WARM = 25, 100
-#: Seconds before a sample: Ray lets go of objects in batches, about once a second.
-PAUSE = 1.5
-
-
-class Row(NamedTuple):
-    """What came of one training."""
-
-    name: str
-    kills: int
-    nodes: int
-    faults: Any
-    steps: int
-    same: bool
-    seconds: float
-    quiet: float
+#: Seconds after which a kind's training is taken for hung: so many for each fault, and for the rest.
+PATIENCE_EACH, PATIENCE = 30.0, 300.0
+#: Seconds in which all processes of a cluster must be gone after its driver.
+GONE = 20.0
 
 
 def main() -> int:
+    end_on_signal()
     args = _arguments()
-    logging.getLogger("distgrad").setLevel(logging.ERROR)  # what ran again is in the table
-    # Ray keeps a record of the last tasks: a short one is full before the memory counts.
-    cluster = OwnCluster(task_events_max_num_task_in_gcs=1000)
+    counts = _counts(args)
+    start, rows, left = time.monotonic(), [], []
+    for names in ([n for n in counts if n not in SMALL], [n for n in counts if n in SMALL]):
+        while names:  # the process may die of a fault: the kinds after it have another one
+            done, found = _play({name: counts[name] for name in names}, args.seed)
+            rows += done
+            left += found
+            names = names[len(done) :]
+    _print_rows(rows, time.monotonic() - start)
+    fine = all(row.same and not row.error for row in rows) and not left
+    for row in rows:
+        if row.error:
+            print(f"{row.kind}: {row.error}")
+    if left:
+        print(f"left over: {', '.join(left)}")
+    if args.steps:
+        fine = _left_alone(args.steps) and fine
+    return 0 if fine else 1
+
+
+def _play(counts: dict[str, int], seed: int) -> tuple[list[Row], list[str]]:
+    """The rows of these kinds, as far as their process came, and what it left over."""
+    small = any(name in SMALL for name in counts)
+    if small and not can_mount():
+        return [Row(name, error="this machine lets nobody mount a small file system") for name in counts], []
+    wanted = [f"{name}={count}" for name, count in counts.items()]
+    apart = Apart(disks={"spill": SPILL} if small else None)
+    orders = apart.folder / "orders"
+    orders.mkdir()
+    spill = str(apart.folder / "spill") if small else ""
+    apart.start("-m", "tests.faults.disturbed", str(apart.folder / "rows"), str(orders), str(seed), spill, *wanted)
     try:
-        rows = [workers_killed(args.kills, args.seconds, args.seed), nodes_removed(cluster, args.nodes, args.seed)]
-        row, samples = left_alone(cluster.address, args.steps)
+        return _followed(apart, list(counts), counts)
     finally:
-        cluster.end()
-    _print_rows([*rows, row])
-    flat = _print_memory(samples)
-    return 0 if flat and all(r.same for r in [*rows, row]) else 1
+        apart.end()
 
 
-def workers_killed(kills: int, seconds: float, seed: int) -> Row:
-    """Workers are killed at random moments, one every so many seconds."""
-    killer, clock = Killer(kills, seconds, seed), _Clock("workers killed")
-    with _session() as session:
-        training = Training()
-        clock.step(training.step, 0)
-        killer.start()
-        while not killer.finished:
-            clock.step(training.step, clock.steps, f"{killer.kills} kills")
-        killer.stop()
-        return clock.row(training, session.faults, kills=killer.kills)
+def _followed(apart: Apart, names: Sequence[str], counts: dict[str, int]) -> tuple[list[Row], list[str]]:
+    rows: list[Row] = []
+    since = time.monotonic()
+    while apart.wait(1.0) is None and time.monotonic() < since + PATIENCE + PATIENCE_EACH * counts[names[len(rows)]]:
+        found = _read(apart.folder / "rows")
+        if len(found) > len(rows):
+            since = time.monotonic()
+            for row in found[len(rows) :]:
+                print(f"{row.kind}: {row.faults} faults in {row.seconds:.0f} s", file=sys.stderr)
+        rows = found
+        if len(rows) == len(names):
+            break
+    code = apart.wait(PATIENCE if len(rows) == len(names) else 0.1)
+    rows = _read(apart.folder / "rows")
+    if len(rows) < len(names):
+        what = "it hung" if code is None else f"its process ended with {code}"
+        rows.append(Row(names[len(rows)], error=f"{what}; the last it said:\n{apart.tail()}"))
+    return rows, [] if code is None else apart.leftovers(GONE)
 
 
-def nodes_removed(cluster: OwnCluster, count: int, seed: int) -> Row:
-    """Nodes come, get the only copy of the weights, and go at a random moment of a training that goes on."""
-    moments, clock, training = random.Random(seed), _Clock("nodes removed"), Training(device="worker:2")
-    total = Faults()
-    for k in range(count):
-        node = cluster.add()
-        with _session() as session:
-            until = clock.steps + 4
-            removal = threading.Timer(moments.uniform(0.5, 3), cluster.remove, [node])
-            while clock.steps < until or removal.is_alive():
-                clock.step(training.step, clock.steps, f"{k} nodes")
-                if removal.ident is None:
-                    removal.start()
-            for _ in range(4):
-                clock.step(training.step, clock.steps, f"{k + 1} nodes")
-            total.recomputed += session.faults.recomputed
-            total.replayed_runs += session.faults.replayed_runs
-    return clock.row(training, total, nodes=count)
+def _read(path: Path) -> list[Row]:
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [Row(**json.loads(line)) for line in lines]
 
 
-def left_alone(address: str, steps: int) -> tuple[Row, list[dict[str, int]]]:
-    """Nothing happens; memory is sampled."""
-    clock, samples = _Clock("left alone"), []
-    with _session() as session:
-        training = Training()
-        while clock.steps < WARM + steps:
-            clock.step(training.step, clock.steps)
-            if clock.steps >= WARM and clock.steps % EVERY == 0:
-                time.sleep(PAUSE)
-                samples.append(memory.sample(address))
-        return clock.row(training, session.faults), samples
-
-
-@contextmanager
-def _session() -> Iterator[Any]:
-    with dg.Session("ray", timeout=300, granularity=GRANULARITY, attempts=100) as session:
-        yield session
-
-
-class _Clock:
-    """Counts and times the steps of a training, and shows where it is."""
-
-    def __init__(self, name: str):
-        self._name, self._start = name, time.monotonic()
-        self._times: list[float] = []
-
-    @property
-    def steps(self) -> int:
-        return len(self._times)
-
-    def step(self, work: Callable[[int], Any], i: int, what: str = "") -> None:
-        start = time.monotonic()
-        work(i)
-        self._times.append(time.monotonic() - start)
-        if sys.stderr.isatty():
-            seconds = start - self._start
-            print(f"\r{self._name}: {self.steps} steps, {what:<12} {seconds:.0f} s ", end="", file=sys.stderr)
-
-    def row(self, training: Training, faults: Any, kills: int = 0, nodes: int = 0) -> Row:
-        seconds, same = time.monotonic() - self._start, same_bits(training.values(), undisturbed(self.steps))
-        print(f"\r{self._name}: done in {seconds:.0f} s{' ' * 30}", file=sys.stderr)
-        return Row(self._name, kills, nodes, faults, self.steps, same, seconds, self.steps * median(self._times))
+def _left_alone(steps: int) -> bool:
+    print(f"\na training of {steps} steps that is left alone", file=sys.stderr)
+    apart = Apart()
+    apart.start("-m", "tests.faults.memory", str(steps))
+    try:
+        code = apart.wait(PATIENCE + steps)
+        print(apart.out.read_text(), end="")
+        return code == 0
+    finally:
+        apart.end()
 
 
 # -- what is printed ---------------------------------------------------------------------------------------------
 
+_HEADS = (
+    "kind", "faults", "tasks again", "values lost", "runs replayed", "steps", "repeated", "seconds", "per fault",
+    "same bits",
+)  # fmt: skip
 
-def _print_rows(rows: list[Row]) -> None:
-    heads = ("training", "kills", "nodes", "tasks again", "runs replayed", "steps", "same bits", "seconds", "per fault")
-    print("".join([f"{head:>15}" for head in heads]))
+
+def _print_rows(rows: Sequence[Row], seconds: float) -> None:
+    print("".join([f"{head:>14}" for head in _HEADS]))
     for row in rows:
-        events = row.kills + row.nodes
-        cost = f"{(row.seconds - row.quiet) / events:.2f} s" if events else ""
-        cells = (
-            row.name, row.kills, row.nodes, row.faults.recomputed, row.faults.replayed_runs, row.steps,
-            "yes" if row.same else "NO", f"{row.seconds:.1f}", cost,
-        )  # fmt: skip
-        print("".join([f"{cell:>15}" for cell in cells]))
+        print(_line(row, _per_fault(row), "yes" if row.same else "NO"))
+    total = Row("total", **{name: sum([getattr(row, name) for row in rows]) for name in _summed()})
+    same = "yes" if all(row.same for row in rows) else "NO"
+    print(_line(total, "", same), f"\n{total.faults:,} faults in {seconds / 60:.1f} minutes")
 
 
-def _print_memory(samples: list[dict[str, int]]) -> bool:
-    found = memory.growth(samples)
-    print(f"\nmemory over {EVERY * (len(samples) - 1)} steps, in MB")
-    for name, (mean, grown) in found.items():
-        verdict = "flat" if memory.is_flat(mean, grown) else "GROWS"
-        print(f"{name:>15}{mean / 1e6:>10.1f}{grown / 1e6:>+10.2f}  {verdict}")
-    return all(memory.is_flat(*series) for series in found.values())
+def _summed() -> list[str]:
+    return [f.name for f in fields(Row) if f.name not in ("kind", "same", "error", "quiet")]
+
+
+def _per_fault(row: Row) -> str:
+    """What a fault cost beyond the steps themselves; where nodes come first, with what that takes."""
+    return f"{(row.seconds - row.steps * row.quiet) / row.faults:.2f} s" if row.faults else ""
+
+
+def _line(row: Row, cost: str, same: str) -> str:
+    cells = (
+        row.kind, row.faults, row.again, row.lost, row.replayed, row.steps, row.repeated, f"{row.seconds:.1f}", cost,
+        same,
+    )  # fmt: skip
+    return "".join([f"{cell:>14}" for cell in cells])
+
+
+def _counts(args: argparse.Namespace) -> dict[str, int]:
+    kinds = [KINDS[name] for name in args.only] if args.only else list(KINDS.values())
+    counts = {kind.name: kind.few if args.quick else kind.count for kind in kinds}
+    whole = sum(counts.values())
+    if args.faults is None:
+        return counts
+    return {name: max(round(count * args.faults / whole), 1) for name, count in counts.items()}
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=100, help="workers that are killed")
-    parser.add_argument("--seconds", type=float, default=1.0, help="between two kills, on average")
-    parser.add_argument("--nodes", type=int, default=4, help="nodes that go")
-    parser.add_argument("--steps", type=int, default=500, help="of the training that is left alone")
+    parser.add_argument("--quick", action="store_true", help="a few faults of each kind, nothing left alone")
+    parser.add_argument("--only", type=_names, help=f"kinds, with commas between: {', '.join(KINDS)}")
+    parser.add_argument("--faults", type=int, help="how many in all, shared among the kinds")
+    parser.add_argument("--steps", type=int, help="of the training that is left alone; 0 for none")
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if args.steps is None:
+        args.steps = 0 if args.quick or args.only else 500
+    return args
+
+
+def _names(text: str) -> list[str]:
+    names = text.split(",")
+    unknown = [name for name in names if name not in KINDS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no kind {unknown[0]!r}: {', '.join(KINDS)}")
+    return names
 
 
 if __name__ == "__main__":

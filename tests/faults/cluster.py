@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -25,15 +26,16 @@ STORE = 150 << 20
 class OwnCluster:
     """A head, where the driver is, and nodes that come and go."""
 
-    def __init__(self, cpus: int = 2, **config: Any):
-        head = {"num_cpus": cpus, "object_store_memory": STORE, "include_dashboard": False}
-        head["_system_config"] = QUICK | config
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+    def __init__(self, cpus: int = 2, store: int = STORE, head: Mapping[str, Any] | None = None, **config: Any):
+        made = {"num_cpus": cpus, "object_store_memory": store, "include_dashboard": False, **(head or {})}
+        made["_system_config"] = QUICK | config
+        self._store = store
+        self._cluster = Cluster(initialize_head=True, head_node_args=made)
         self.address = str(self._cluster.address)
         ray.init(address=self.address, logging_level="error", log_to_driver=False)
 
     def add(self, cpus: int = 1) -> Any:
-        node = self._cluster.add_node(num_cpus=cpus, object_store_memory=STORE)
+        node = self._cluster.add_node(num_cpus=cpus, object_store_memory=self._store)
         self._cluster.wait_for_nodes()
         return node
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,10 @@ def open_cluster() -> None:
 
 def close_cluster() -> None:
     _cluster.pop().end()
+
+
+def cluster() -> Any:
+    return _cluster[0]
 
 
 def address() -> str:
@@ -124,6 +129,20 @@ def die(x: Any, *, mark: str = "") -> Any:
     if not (mark and os.path.exists(mark)):
         Path(mark or os.devnull).touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    return x + 1
+
+
+@dg.op("FaultsLeave", infer=lambda x, **_: (x.shape, x.dtype))
+def leave(x: Any, *, mark: str = "") -> Any:
+    """The process is told to end, as when its machine shuts down; then a kernel leaves with sys.exit. With `mark`, once
+    each."""
+    if not (mark and os.path.exists(f"{mark}-told")):
+        Path(f"{mark}-told" if mark else os.devnull).touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(60)
+    if not os.path.exists(mark):
+        Path(mark).touch()
+        sys.exit(3)
     return x + 1
 
 

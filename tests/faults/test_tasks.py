@@ -29,6 +29,21 @@ def test_a_task_that_dies_once_runs_again_and_nothing_else_does(play: Callable[.
     assert found.tasks > 2
 
 
+def test_a_task_whose_process_is_told_to_end_runs_again_and_so_does_one_that_calls_sys_exit(
+    play: Callable[..., Any], tmp_path: Path
+) -> None:
+    found = play(scenes.trouble, scenes.leave, str(tmp_path / "left"))
+    assert (found.error, found.weights) == ("", (2.0, 3.0))
+    assert list(found.recomputed.values()) == [2]
+
+
+def test_a_task_that_always_leaves_is_given_up_and_named(play: Callable[..., Any]) -> None:
+    found = play(_trouble_twice, scenes.leave)
+    assert found.kind == "TaskFailed"
+    assert re.search(r"'FaultsLeave' \(at scenes.py:\d+\)", found.error)
+    assert found.weights == (1.0, 2.0)
+
+
 def test_a_task_that_always_dies_is_given_up_after_its_attempts(play: Callable[..., Any]) -> None:
     found = play(_trouble_twice, scenes.die)
     assert found.kind == "TaskFailed"

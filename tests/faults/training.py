@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,21 +17,29 @@ WIDTH, ROWS, SHARDS = 192, 64, 4
 GRANULARITY = 3e-5
 
 
-class Training:
-    """Weights and a step that moves them; `device` pins the step that writes them."""
+def _same(x: dg.Tensor) -> dg.Tensor:
+    return x
 
-    def __init__(self, device: str | None = None):
+
+class Training:
+    """Weights and a step that moves them; `device` pins the step that writes them, all of it or weight by weight;
+    `on_shard` is applied to what each shard is given."""
+
+    def __init__(
+        self, device: str | Sequence[str] | None = None, on_shard: Callable[[dg.Tensor], dg.Tensor] = _same
+    ):
         rng = np.random.default_rng(0)
         shapes = [(WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, 1)]
         starts = [(rng.normal(size=shape) / 16).astype(np.float32) for shape in shapes]
         self.weights = weights = [dg.Variable(start, name=f"w{i}") for i, start in enumerate(starts)]
-        of_shards = dg.data_parallel(dg.value_and_grad(_loss), SHARDS)
+        devices = [device] if isinstance(device, str) or device is None else list(device)
+        of_shards = dg.data_parallel(dg.value_and_grad(lambda ws, x, y: _loss(ws, on_shard(x), y)), SHARDS)
 
         @dg.function
         def step(x: dg.Tensor, y: dg.Tensor) -> dg.Tensor:
             loss, slopes = of_shards([w.read() for w in weights], x, y)
-            with dg.device(device):
-                for w, slope in zip(weights, slopes, strict=True):
+            for i, (w, slope) in enumerate(zip(weights, slopes, strict=True)):
+                with dg.device(devices[i % len(devices)]):
                     w.assign_sub(np.float32(0.1) * slope)
             return loss
 
@@ -59,10 +67,10 @@ def batch(i: int) -> tuple[Array, Array]:
     return rng.normal(size=(ROWS, WIDTH)).astype(np.float32), rng.normal(size=(ROWS, 1)).astype(np.float32)
 
 
-def undisturbed(steps: int) -> list[Array]:
+def undisturbed(steps: int, on_shard: Callable[[dg.Tensor], dg.Tensor] = _same) -> list[Array]:
     """The weights after so many steps in one process."""
     with dg.Session(cpus_per_task=1):
-        training = Training()
+        training = Training(on_shard=on_shard)
         for i in range(steps):
             training.step(i)
     return training.values()

@@ -1,0 +1,51 @@
+"""Workers that are stopped: what they were given runs elsewhere after `task_timeout`, and no wait is for ever."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import stops
+from .stops import PATIENCE, TIMEOUT
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.mark.parametrize("how", ["idle", "busy"])
+def test_the_task_of_a_worker_that_is_stopped_runs_elsewhere(
+    play: Callable[..., Any], tmp_path: Path, how: str
+) -> None:
+    found = play(_impatient, how, str(tmp_path))
+    assert (found.kind, found.text, found.stopped) == ("", "", 1)
+    assert re.search(r"task \d+: hung on node \w+, (process \d+|in a process that has not begun it)", found.reasons[0])
+    assert found.values == (1.0, 2.0, 3.0)
+    assert found.seconds < PATIENCE + 15  # Ray takes 5 s to end the process, and some to start another
+
+
+def test_tasks_run_though_all_workers_were_stopped(play: Callable[..., Any]) -> None:
+    found = play(_impatient, "all", "")
+    assert (found.kind, found.text) == ("", "")
+    assert found.stopped >= 2
+    assert found.values == (1.0, 2.0, 3.0)
+    assert found.seconds < PATIENCE + 20
+
+
+def test_a_run_whose_workers_are_all_stopped_is_given_up_in_time(play: Callable[..., Any]) -> None:
+    found = play(_timed)
+    assert found.kind == "TimeoutError"
+    assert found.stopped >= 2
+    assert "in a process that has not begun it" in found.text
+    assert found.values == (1.0, 1.0, 2.0)
+    assert found.seconds < TIMEOUT + 10
+
+
+def _impatient(how: str, folder: str) -> Any:
+    return stops.stop(how, folder, task_timeout=PATIENCE, timeout=60)
+
+
+def _timed() -> Any:
+    return stops.stop("all", timeout=TIMEOUT)
