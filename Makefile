@@ -19,16 +19,20 @@ STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test check bench bench-step bench-cluster bench-planning chaos conformance docs docs-numpy clean distclean
+.PHONY: help demo test test-everywhere check bench bench-step bench-cluster bench-planning chaos conformance docs docs-numpy fuzz clean distclean
 
 help:  ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
 
 demo: $(CORE_READY)  ## plan, run and train a small language model here and on Ray, and draw what happened
 	$(VENV)/bin/distgrad demo $(ARGS)
 
 test: check  ## run the checks, then the tests (ARGS="-k name" for some)
 	$(VENV)/bin/python -m pytest -n 2 $(ARGS)
+
+# Four times all tests, an hour: before a release, and after a change of what tests share.
+test-everywhere: $(DEV_READY)  ## run the tests as on machines that differ: homes, rates, orders, processes
+	$(VENV)/bin/python -m tests.everywhere $(ARGS)
 
 # mypy and import-linter run inside a fresh normal install, where the three folders are one package; from the root they would
 # find distgrad/ alone. All of build/ goes first: setuptools would pack deleted modules again from a stale build/lib. mypy keeps no
@@ -54,11 +58,14 @@ bench-cluster: $(CORE_READY) .venv-torch/step.stamp  ## time gradients on Ray be
 bench-planning: $(CORE_READY)  ## time lowering and planning
 	$(VENV)/bin/python benchmarks/planning.py $(ARGS)
 
-chaos: $(DEV_READY)  ## train while workers and nodes are killed, and watch memory
+chaos: $(DEV_READY)  ## train under 1,200 faults of nine kinds, and watch memory (ARGS=--quick for 60)
 	$(VENV)/bin/python -m tests.faults.chaos $(ARGS)
 
 conformance: $(PEERS_READY)  ## compare the gradients with TensorFlow's
 	$(PEERS)/bin/python tests/conformance/run.py $(ARGS)
+
+fuzz: $(DEV_READY)  ## call public functions with junk: 20,000 times (ARGS="--seed 2")
+	$(VENV)/bin/python -m tests.fuzz.run --calls 20000 $(ARGS)
 
 docs: $(DEV_READY)  ## build the site of docs/ into build/site, strictly
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site $(ARGS)

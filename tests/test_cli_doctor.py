@@ -257,3 +257,17 @@ def test_a_node_that_does_not_answer_is_a_warning(monkeypatch: Patch) -> None:
     del silent["versions"]
     monkeypatch.setattr(health, "_asked", _nodes(silent))
     assert [finding.state for finding in health.findings("10.0.0.1:6379")] == ["ok", "warning"]
+
+
+def test_a_token_that_others_can_read_is_a_problem(tmp_path: Path, monkeypatch: Patch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    file = tmp_path / "token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
+    assert [x.state for x in doctor.token()] == ["ok"]
+    file.write_text("a" * 64)
+    file.chmod(0o644)
+    [found] = doctor.token()
+    assert (found.state, f"`chmod 600 {file}`" in found.found) == ("problem", True)
+    file.chmod(0o600)
+    assert [x.state for x in doctor.token()] == ["ok"]

@@ -84,6 +84,8 @@ def test_a_rate_that_no_hardware_has_is_refused(machine: Machine, message: str) 
         (Cluster((Worker(1), Worker(1))), "has 2 workers, but the local engine is one process"),
         (Cluster((Worker(1),), engine="spark"), "engine is 'spark', but must be one of 'local', 'ray'"),
         (Cluster((Worker(1, gpus=1),)), r"there are no rates for them: give \[gpu\]"),
+        (Cluster((Worker(10**18),)), "worker 0: cpus is 10{18}, but must be an integer from 1 to 65536"),
+        (Cluster((Worker(1),) * 100_001, engine="ray"), "has 100,001 workers, but 100,000 are the most"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(cluster: Cluster, message: str) -> None:
@@ -164,7 +166,21 @@ def test_a_calibration_gives_the_rates_that_the_file_does_not(write: Write) -> N
         ('engine = "local"\n[[nodes]]\ncpus = 1\ncount = 2', "the local engine is one process"),
         ('[[nodes]]\ncpus = 1\n[machine]\ncalibration = "none.json"', "none.json: cannot be read: No such file"),
         ('[[nodes]]\ncpus = 1\n[machine]\ncalibration = "my.toml"', "my.toml: is not JSON"),
+        ("[[nodes]]\ncpus = 1\ncount = 1e9", r"count is 1000000000.0, but must be an integer from 1 to 100000"),
+        ("[[nodes]]\ncpus = 1\ncount = 1000000000", "count is 1000000000, but must be an integer from 1 to 100000"),
+        ("[[nodes]]\ncpus = 1\ncount = 99999\nworkers = 99999", "count 99999 × workers 99999 makes more than 100,000"),
+        ("[[nodes]]\ncpus = 1\ncount = 60000\n[[nodes]]\ncpus = 1\ncount = 60000", r"\[\[nodes\]\] 2: count 60000 × "),
+        ("[[nodes]]\ncpus = 1e18", r"cpus is 1e\+18, but must be an integer from 1 to 65536"),
+        ("[[nodes]]\ncpus = 1000000000000000000", "cpus is 10{18}, but must be an integer from 1 to 65536"),
+        ("[[nodes]]\ncpus = 1\ngpus = 1000000", "gpus is 1000000, but must be an integer from 0 to 4096"),
+        ("[[nodes]]\ncpus = 1\nmemory = 10000000000000000000", r"memory is more than any machine has: .* \(1 EiB\)"),
+        (f'[[nodes]]\ncpus = 1\nmemory = "{"9" * 400} TiB"', "memory is more than any machine has"),
+        (f"[[nodes]]\ncpus = {'9' * 400}", "cpus is a number of more than 30 digits, but must be an integer from 1 to"),
+        (f"[[nodes]]\ncpus = {'9' * 5000}", "is not TOML: "),
+        (f"[[nodes]]\ncpus = 1\n[machine]\nelementwise = {'9' * 400}", r"\[machine\]: a rate is a number of more than"),
+        (f"nodes = {'[' * 20000}{']' * 20000}", "is not TOML: "),
     ],
+    ids=lambda x: x[:60],
 )  # fmt: skip
 def test_a_wrong_file_is_told_its_name_the_field_and_what_is_allowed(write: Write, text: str, message: str) -> None:
     path = write(text)

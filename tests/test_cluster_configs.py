@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,7 +105,7 @@ def ray_commands() -> Iterator[tuple[str, str]]:
     for line in re.findall(r"^ *(ray start [^>]*) >>", text, re.M):
         yield "local-cluster.sh", re.sub(r'"\$@"', "", line).replace("$STORE", "1").replace("$port", "1")
     for line in re.findall(r'node "\$folder" \S+ (.*)', text):
-        number = re.sub(r'"\$\(free_port\)"|"\$cpus"', "1", line)
+        number = re.sub(r'"\$(cpus|head|jobs|client)"', "1024", line)
         yield "local-cluster.sh", f"ray start {number}"
 
 
@@ -353,3 +355,43 @@ def test_the_local_cluster_is_told_a_wrong_use(arguments: list[str], message: st
     done = subprocess.run(line, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith(message)
+
+
+@pytest.mark.parametrize("variable", ["PORT", "JOBS_PORT"])
+@pytest.mark.parametrize("host", ["127.0.0.2", "0.0.0.0"])
+def test_a_local_cluster_whose_port_is_in_use_says_so_and_starts_nothing(
+    variable: str, host: str, tmp_path: Path
+) -> None:
+    with socket.create_server((host, 0)) as taken:
+        port = taken.getsockname()[1]
+        done = _start(tmp_path, **{variable: str(port)})
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: port {port} is in use on this machine")
+    assert f"choose another with {variable}=" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []  # not even a token
+
+
+@pytest.mark.parametrize("port", ["http", "80", "65536", "-1", ""])
+def test_a_local_cluster_is_told_a_port_that_is_none(port: str, tmp_path: Path) -> None:
+    done = _start(tmp_path, JOBS_PORT=port or "''")
+    assert done.returncode == 2
+    assert "must be a port from 1024 to 65535" in done.stderr
+
+
+def test_a_local_cluster_refuses_a_token_that_others_can_read(tmp_path: Path) -> None:
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir(mode=0o700)
+    token.write_text("a" * 64)
+    token.chmod(0o644)
+    done = _start(tmp_path, JOBS_PORT="0")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"error: others can read {token}, so they may know the token: run chmod 600 {token}")
+
+
+def _start(home: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    tools = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    line = ["bash", str(CONFIGS / "local-cluster.sh"), "start"]
+    env = kept | {"PATH": tools, "HOME": str(home)} | variables
+    return subprocess.run(line, capture_output=True, text=True, env=env, timeout=60)

@@ -20,9 +20,9 @@ ROOT = Path(__file__).parent.parent
 
 #: The public names that the documentation promises.
 API = [
-    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "Defun", "DeviceError", "Graph", "Handle",
-    "IndexedSlices", "NoGradient", "NotDifferentiable", "NumericsError", "Operation", "Plan", "RegisterGradient",
-    "Session", "TaskFailed", "Tensor",
+    "AggregationMethod", "BudgetError", "CheckpointError", "Checkpoints", "ClusterLost", "Defun", "DeviceError",
+    "FingerprintError", "Graph", "Handle", "IndexedSlices", "NoGradient", "NotDifferentiable", "NumericsError",
+    "Operation", "Plan", "RegisterGradient", "Session", "StoreFull", "TaskFailed", "Tensor",
     "UnconnectedGradients", "Variable", "add_n", "cast", "check_graph", "constant", "control_dependencies",
     "custom_gradient", "data_parallel", "device",
     "explain_gradient", "function", "grad", "grad_pass_through", "gradients", "group", "hessian", "hessians", "hvp",

@@ -56,6 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "cluster-configs").symlink_to(ROOT / "cluster-configs")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DISTGRAD_PROGRESS", "off")
+    monkeypatch.setenv("DISTGRAD_CACHE", str(tmp_path / "cache"))  # the plans that pages show are of the default rates
     return tmp_path
 
 

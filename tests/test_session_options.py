@@ -17,6 +17,8 @@ import distgrad as dg
 from distgrad import planner, runtime
 from distgrad.scheduler import Cluster, Worker, local_cluster
 
+from .step_graphs import this_process
+
 POSITIVE = "is a positive whole number, got"
 SECONDS = "is a positive number of seconds, got"
 FLAG = "is True or False, got"
@@ -69,11 +71,6 @@ def test_a_value_that_cannot_be_is_named_with_what_is_allowed(options: Any, erro
     with pytest.raises(error) as info:
         dg.Session(**options)
     assert str(info.value).startswith(f"Session: {text}")
-
-
-def test_an_unknown_option_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'thread'"):
-        dg.Session(thread=3)  # type: ignore[call-arg]
 
 
 def test_numpy_numbers_are_numbers() -> None:
@@ -129,7 +126,7 @@ def test_in_order_runs_one_task_at_a_time(in_order: bool, expected: int) -> None
         return x + 0
 
     f = dg.function(lambda x: meet(dg.exp(x) @ x) + meet(dg.sin(x) @ x))
-    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-9, in_order=in_order):
+    with dg.Session(threads=2, cpus_per_task=1, granularity=1e-9, cluster=this_process(), in_order=in_order):
         assert len(f.plan(X).tasks) > 2
         f(X)
 
@@ -358,21 +355,29 @@ def test_a_function_gives_its_plan_in_the_current_session_and_computes_nothing()
 def test_plans_are_kept_by_content(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
     real = planner.partition
+    monkeypatch.setattr(planner, "_plans", type(planner._plans)())
     monkeypatch.setattr(planner, "partition", lambda *args: made.append(args) or real(*args))  # type: ignore[func-returns-value]
 
     def traced_anew() -> Any:
         return dg.function(lambda x: dg.exp(x) @ x + 0.125)
 
-    x = np.ones((7, 7))
-    first = traced_anew().plan(x)
-    assert (traced_anew().plan(x) is first, len(made)) == (True, 1)
-    with dg.Session(check_numerics=True, timeout=60):  # how it runs is not what runs
+    x, here = np.ones((7, 7)), {"cluster": this_process()}
+    with dg.Session(**here):
+        first = traced_anew().plan(x)
         assert (traced_anew().plan(x) is first, len(made)) == (True, 1)
-    assert (traced_anew().plan(np.ones((8, 8))) is first, len(made)) == (False, 2)
+    with dg.Session(check_numerics=True, timeout=60, **here):  # how it runs is not what runs
+        assert (traced_anew().plan(x) is first, len(made)) == (True, 1)
+        assert (traced_anew().plan(np.ones((8, 8))) is first, len(made)) == (False, 2)
     for options in ({"granularity": 0.5}, {"memory": "1 GiB"}, {"cluster": local_cluster(1, 1 << 30)}):
-        with dg.Session(**options):
+        with dg.Session(**here | options):
             assert traced_anew().plan(x) is not first
     assert len(made) == 5
+
+
+def test_a_plan_records_its_own_backend_though_others_have_an_equal_program() -> None:
+    for backend in ("numpy", "array-api-strict"):
+        with dg.Session(threads=1, backend=backend):
+            assert dg.function(lambda x: x @ x).plan(np.ones((3, 3))).backend == backend
 
 
 def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -391,3 +396,63 @@ def test_sessions_with_equal_options_share_what_is_ready() -> None:
         with dg.Session(threads=2):
             f(x)
     assert len(f.body(x).memo("ready")) == 1
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("thread", "threads"), ("timeut", "timeout"), ("cpu_per_task", "cpus_per_task"), ("Trace", "trace"),
+     ("adress", "address"), ("object_store", "object_store_memory"), ("check_numeric", "check_numerics")],
+)  # fmt: skip
+def test_a_misspelt_option_proposes_the_right_one(option: str, meant: str) -> None:
+    for engine in ("local", "ray"):
+        with pytest.raises(TypeError, match=f"^Session: there is no option {option!r}; did you mean {meant!r}\\?$"):
+            dg.Session(engine, **{option: 2})  # type: ignore[arg-type]
+
+
+def test_an_option_that_is_like_none_is_told_all() -> None:
+    with pytest.raises(TypeError, match=r"there is no option 'xyz'; its options are engine, threads, .*, progress$"):
+        dg.Session(xyz="red")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"workers": 10**9}, {"cpus_per_task": 10**18}])
+def test_numbers_that_no_cluster_has_start_no_ray(options: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=f"Session: {next(iter(options))} is 10+, but .* are the most"):
+        dg.Session("ray", **options)  # type: ignore[arg-type]
+
+
+BROKEN = """
+import sys
+sys.path.insert(0, "")
+import distgrad as dg
+for name in sys.argv[1:]:
+    sys.modules[name] = None
+try:
+    dg.Session("ray")
+except ImportError as e:
+    print(e)
+"""
+
+
+@pytest.mark.parametrize(
+    ("files", "missing", "text"),
+    [
+        ({}, ["ray"], r"^Session: Ray is not installed: pip install 'ray\[default\]'$"),
+        ({}, ["yaml"], r"^Session: Ray is installed, but cannot be imported without 'yaml' \(ModuleNotFoundError: "),
+        ({}, ["ray._raylet"], r"^Session: Ray is installed, but lacks 'ray._raylet' \(ModuleNotFoundError: "),
+        ({"ray.py": ""}, [], r"^Session: Ray cannot be imported \(.*\), because .*ray\.py takes its name: rename"),
+        ({"ray.py": "1 / 0"}, [], r"^Session: Ray cannot be imported \(ZeroDivisionError: .*ray\.py takes its name"),
+        ({"yaml.py": "raise OSError('libyaml')"}, [], r"but importing it failed \(OSError: libyaml\): `.*import ray'`"),
+    ],
+)
+def test_an_import_that_failed_is_told_as_it_was(
+    files: dict[str, str], missing: list[str], text: str, tmp_path: Path
+) -> None:
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    command = [sys.executable, "-c", BROKEN, *missing]
+    made = subprocess.run(command, cwd=tmp_path, text=True, capture_output=True, check=True, timeout=60).stdout
+    assert re.search(text, made), made
+    assert made.count("\n") == 1

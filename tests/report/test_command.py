@@ -101,7 +101,8 @@ def test_a_folder_for_a_trace_is_one_line(tmp_path: Path) -> None:
 
 def test_a_page_that_cannot_be_written_is_one_line(trace: Path, tmp_path: Path) -> None:
     target = tmp_path / "no" / "page.html"
-    assert one_line(run(trace, "--output", target)) == f"error: cannot write {target}: No such file or directory\n"
+    text = f"error: cannot write {target}: No such file or directory; make the folder first, or choose another path\n"
+    assert one_line(run(trace, "--output", target)) == text
 
 
 def test_a_trace_is_never_overwritten_by_its_page(tmp_path: Path) -> None:
