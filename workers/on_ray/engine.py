@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgrad.errors import StoreFull
+from distgrad.errors import StoreFull, TaskFailed
 from distgrad.handles import Handle, value_of
 from distgrad.scheduler.bodies import Body, bodies
 from distgrad.scheduler.plan import Plan
@@ -181,7 +181,10 @@ class RayEngine:
             except GivenLost as e:
                 left -= 1
                 if not left:
-                    raise
+                    raise TaskFailed(
+                        f"{self.name!r} was given up: {e}, and were lost anew each time that they had been made again. "
+                        f"Variables are as they were."
+                    ) from None
                 e.remake(ends)
 
     # -- what a run is given -------------------------------------------------------------------------------------
