@@ -157,9 +157,14 @@ def locked(path: str, wait: bool = True) -> Iterator[bool]:
 
 def _open_lock(path: str) -> int:
     while True:
-        os.makedirs(path, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):  # the directory was removed in between
+        try:
+            os.makedirs(path, exist_ok=True)
             return _open_plain(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
+        except FileNotFoundError:  # the directory was removed in between
+            continue
+        except FileExistsError:  # the same, between two looks of makedirs; or something else is there
+            if os.path.lexists(path) and not os.path.isdir(path):
+                raise
 
 
 def _open_plain(file: str, flags: int) -> int:

@@ -25,6 +25,9 @@ SMALL_STORE, SPILL = 80 << 20, 4 << 20
 #: Bytes of the arrays of those who fill it, and the largest number of each.
 FILLERS, MOST_FILLERS = (4 << 20, 120_000), 64
 
+#: Tasks of one step that are told to end their process.
+ORDERS = 3
+
 
 @dataclass
 class Site:
@@ -178,11 +181,13 @@ def exits(site: Site) -> int:
 
 
 def _order(site: Site, what: str) -> int:
-    """One after another: an order that nobody has obeyed yet is not given twice."""
-    if any(site.orders.iterdir()):
-        return 0
-    (site.orders / f"{what}-{time.monotonic_ns()}").touch()
-    return 1
+    """A few between two steps, once those before were obeyed: faster than workers start, no step would end."""
+    with site.stepping:
+        if any(site.orders.iterdir()):
+            return 0
+        for _ in range(ORDERS):
+            (site.orders / f"{what}-{time.monotonic_ns()}").touch()
+    return ORDERS
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------
