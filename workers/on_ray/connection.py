@@ -33,7 +33,7 @@ log = logging.getLogger("distgrad")
 #: Seconds for Ray to start here, to be joined, and for the end of an earlier one to be waited for.
 STARTING, JOINING, ENDING = 120.0, 60.0, 60.0
 #: Seconds for a lost cluster to be left, and for processes to end by themselves.
-BRIEFLY, GONE = 3.0, 2.0
+BRIEFLY, GONE = 2.0, 2.0
 #: Seconds that the end of the process waits for Ray's client to leave a cluster whose head is gone: it takes 7 to 15.
 LEAVING = 20.0
 #: Seconds between two looks at the servers, while nobody waits for them.
