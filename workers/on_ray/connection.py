@@ -31,7 +31,7 @@ from distgrad.workers.on_ray.waits import Job, Watch
 log = logging.getLogger("distgrad")
 
 #: Seconds for Ray to start here, to be joined, and for the end of an earlier one to be waited for.
-STARTING, JOINING, ENDING = 120.0, 60.0, 60.0
+STARTING, JOINING, ENDING = 120.0, waits.SILENCE, 60.0
 #: Seconds for a lost cluster to be left, and for processes to end by themselves.
 BRIEFLY, GONE = 2.0, 2.0
 #: Seconds that the end of the process waits for Ray's client to leave a cluster whose head is gone: it takes 7 to 15.
