@@ -134,8 +134,9 @@ def _put(new: Path, file: Path) -> None:
 
 
 def _forget_absence() -> None:
-    """Have Ray look for the token again, should it have looked before: it would take its own in the file's place."""
-    if "ray._raylet" in sys.modules:
+    """Have Ray look for the token again, should it have looked before: it would take its own in the file's place. Not
+    where it is connected: the token that it has is the one of that cluster."""
+    if "ray._raylet" in sys.modules and not sys.modules["ray"].is_initialized():
         with suppress(ImportError, AttributeError):
             from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined]
 
