@@ -6,48 +6,38 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import shutil
-import socket
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import ray
-from ray import exceptions
 
 from distgrad.scheduler.cluster import Cluster, Machine, Worker, check_cluster, on_ray
 from distgrad.scheduler.memory import bytes_text
 from distgrad.scheduler.reports import Faults, Report
 from distgrad.types import spec_of
 from distgrad.workers.on_ray import agreement, connection, objects, waits
-from distgrad.workers.on_ray.loopback import is_on_loopback, on_loopback
 from distgrad.workers.on_ray.objects import LOST
+from distgrad.workers.on_ray.opening import hush, open_ray
 from distgrad.workers.on_ray.packing import opened, pack
-from distgrad.workers.on_ray.settings import folder
 from distgrad.workers.on_ray.shipping import forget
-from distgrad.workers.on_ray.tls import check_tls
-from distgrad.workers.on_ray.tokens import check_token, make_token
 from distgrad.workers.on_ray.values import Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 log = logging.getLogger("distgrad")
 
-#: Seconds in which a cluster that is to be joined must take a connection.
-KNOCK = 10.0
 #: Seconds for values to come from the store of a cluster whose head is lost.
 SALVAGE = 3.0
 #: The share of a node's store that tasks may fill before the driver heard of their ends. Ray spills from 0.8 on.
 AHEAD = 0.25
-#: Bytes of disk that the files of a Ray need to start with.
-ROOM = 32 << 20
 #: Seconds for runs of other threads to end, when the session is closed under them.
 STOPPING = 5.0
 #: A closed link's answer to everything.
@@ -90,9 +80,9 @@ class Link:
         #: What happened in the run that ended last, and what failures have cost so far.
         self.last: Report | None = None
         self.faults = Faults()
-        _hush_ray()
+        hush()
         joins = address or os.environ.get("RAY_ADDRESS")
-        begin = partial(_open, joins, cpus, gpus, object_store_memory)
+        begin = partial(open_ray, joins, cpus, gpus, object_store_memory)
         connection.settle()
         if address is not None and address != "auto":
             _check_free(address)
@@ -349,116 +339,6 @@ def _check_room(nodes: Sequence[Node], gpus: int | None, object_store_memory: in
             f"Session: object_store_memory is {object_store_memory} bytes, but Ray runs already with {store} bytes a "
             f"node: close the session that started it first"
         )
-
-
-def _open(joins: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
-    options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
-    try:
-        if joins:
-            _knock(joins)
-            show_token(joins)
-            _ask(joins)
-            with on_loopback() if is_on_loopback(joins) else nullcontext():
-                ray.init(address=joins, **options)
-        else:
-            options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
-            options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": connection.FOREVER}
-            _check_disk()
-            make_token()
-            with on_loopback():
-                ray.init(address="local", object_store_memory=object_store_memory, **options)
-    except Exception as e:  # Ray raises all kinds, plain Exception among them
-        raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}{_token(e)}") from e
-
-
-def _check_disk() -> None:
-    """RuntimeError where Ray's own files have no room: it would wait for them for half a minute, and not say why."""
-    with suppress(OSError):  # what else may be wrong with it Ray tells
-        free = shutil.disk_usage(folder()).free
-        if free < ROOM:
-            text = f"Ray's files need {bytes_text(ROOM)} in {folder()}, which has {bytes_text(free)} left"
-            raise RuntimeError(f"{text}. Free some space there, or set RAY_TMPDIR to a folder on another disk")
-
-
-def _knock(address: str) -> None:
-    """ConnectionError where nobody listens at an address with a port: Ray itself would try for minutes."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdigit():
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
-    except (OSError, OverflowError) as e:
-        raise ConnectionError(
-            f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` "
-            f"was told otherwise), and may this machine reach it?"
-        ) from e
-    check_tls(host.strip("[]"), int(port))
-
-
-def show_token(address: str) -> None:
-    """Have Ray show its token to the cluster that is joined, where RAY_AUTH_MODE does not say whether to: one that the
-    environment names to any cluster, that of this user's file to one on this machine alone. Ray itself does so for
-    "auto"; other clusters that want one it would ask without, for long and with many words."""
-    named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    host = address.removeprefix("ray://").rpartition(":")[0]
-    shown = named or host.startswith("127.") or host in ("localhost", "[::1]")
-    if shown or address == "auto" or os.environ.get("RAY_AUTH_MODE"):
-        check_token()
-    if not shown:
-        return
-    with suppress(ImportError):  # of a Ray that knows no tokens
-        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-
-        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
-
-
-def _ask(address: str) -> None:
-    """AuthenticationError where the cluster does not take this machine's token: Ray itself would ask again and again.
-    Anything else that may be wrong Ray tells well enough when it joins."""
-    if address.startswith("ray://") or not address.rpartition(":")[2].isdigit():
-        return
-    try:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-        GcsClient(address=address)
-    except exceptions.AuthenticationError:
-        raise
-    except Exception as e:
-        log.debug("distgrad: asking the cluster at %s: %s", address, e)
-
-
-def _doing(joins: str | None) -> str:
-    return f"join the Ray cluster at {joins!r}" if joins else "start Ray on this machine"
-
-
-def _first_line(e: BaseException) -> str:
-    return (str(e).strip().splitlines() or [type(e).__name__])[0]
-
-
-def _token(e: BaseException) -> str:
-    """What to do where the cluster asks for a token, which Ray tells in the middle of a traceback."""
-    texts = f"{e} {e.__cause__} {e.__context__}"
-    if "AuthToken" not in texts:
-        return ""
-    return ". It wants an authentication token: set RAY_AUTH_MODE=token, and give this machine the cluster's token"
-
-
-def _hush_ray() -> None:
-    """What Ray need not print: errors of tasks whose objects nobody asked for, which the run that submitted them
-    raises; and, at every start, that it asks for a token, which is as it should be."""
-    logging.getLogger("ray._private.worker").addFilter(_is_not_ours)
-    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_no_token)
-
-
-def _is_not_ours(record: logging.LogRecord) -> bool:
-    text = record.getMessage()
-    if text.startswith("SIGTERM handler is not set"):  # `connection` sets it
-        return False
-    return not (text.startswith("Unhandled error") and "ray::run_task()" in text)
-
-
-def _is_no_token(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("Token authentication is enabled")
 
 
 def _nodes(home: str) -> list[Node]:

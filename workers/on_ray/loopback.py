@@ -50,11 +50,17 @@ def on_loopback() -> Iterator[None]:
         )
 
 
+def names_loopback(address: str) -> bool:
+    """Whether an address, as host:port, is one of loopback."""
+    host = address.rpartition(":")[0]
+    return host.startswith("127.") or host in ("localhost", "[::1]")
+
+
 def is_on_loopback(address: str) -> bool:
     """Whether the Ray at an address listens on loopback alone: there, and not at the machine's outer address, where Ray
     itself would look for it."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or not (host.startswith("127.") or host in ("localhost", "[::1]")):
+    port = address.rpartition(":")[2]
+    if not port.isdigit() or not names_loopback(address):
         return False
     try:
         outer = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
