@@ -34,7 +34,7 @@ from steps import report, timing
 from steps.bars import Row, Verdict
 from steps.client import FRAMEWORKS, PYTHONS, Client, Framework, NotAvailable
 
-from distgrad.workers import calibrate
+from distgrad.workers.tools import calibrate
 
 SECTIONS = ("gpt", "tree", "tasks", "scale")
 ABOUT = {

@@ -1,10 +1,10 @@
-"""Time to plan: lowering, each pass, all of them as `optimize`, fusing and partitioning, for programs of many ops.
+"""Time to plan: lowering, each pass, all of them with the check after them, and partitioning, for programs of many ops.
 
 Two models with their gradients, sized by the steps of their lowered programs: a chain `y = sin(y) * x` of small
 vectors, and a deep network of `tanh(y @ w + b)`. Each row is a process of its own. Prints milliseconds of CPU time, and
-at the end the microseconds per op of the whole way (lower, optimize, fuse, partition) and the memory it took on top of
-the graph. The exit code is 1 where a bar is missed: 100,000 ops within 5 s and 1,000,000 within 60 s, and of these for
-lower and optimize together 2 s and 25 s.
+at the end the microseconds per op of the whole way (lower, improve, partition) and the memory it took on top of the
+graph. The exit code is 1 where a bar is missed: 100,000 ops within 5 s and 1,000,000 within 60 s, and of these for
+lower and all passes but fuse together 2 s and 25 s.
 
     python benchmarks/planning.py
     python benchmarks/planning.py --sizes 10000 100000
@@ -13,24 +13,28 @@ lower and optimize together 2 s and 25 s.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import distgrad as dg
-from distgrad.registry import OPS
-from distgrad.scheduler import lower, passes
-from distgrad.workers import reference
+from distgrad.run.planner import evaluate
+from distgrad.scheduler.cluster import local_cluster
+from distgrad.scheduler.partition.partition import partition
+from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
+from distgrad.scheduler.program import lower
 
-#: ops -> seconds for the whole way, seconds for lower and optimize.
+#: ops -> seconds for the whole way, seconds for lower and all passes but fuse.
 BARS = {100_000: (5.0, 2.0), 1_000_000: (60.0, 25.0)}
-WHOLE = ("lower", "optimize", "fuse", "partition")
-COLUMNS = ("lower", "alias", "fold", "simplify", "merge_equal", "slice_sums", "trees", "optimize", "fuse", "partition")
+#: The passes that a session runs on every program.
+RUN = [each for each in PASSES if not each.when]
+WHOLE = ("lower", "improve", "partition")
+COLUMNS = ("lower", *[each.name for each in RUN], "improve", "partition")
 
 Model = tuple[list[dg.Tensor], list[dg.Tensor]]
 
@@ -59,57 +63,28 @@ def mlp(ops: int) -> Model:
 MODELS = {"chain": chain, "mlp": mlp}
 
 
-def evaluate(step: Any, arrays: Sequence[Any], specs: Sequence[Any]) -> list[Any]:
-    return reference.apply(OPS[step.type], arrays, step.attrs, specs)
+def timed(seconds: dict[str, float], name: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which notes the seconds that it takes."""
 
+    def measured(*args: Any) -> Any:
+        start = time.process_time()
+        made = run(*args)
+        seconds[name] = time.process_time() - start
+        return made
 
-def stages() -> list[tuple[str, Callable[[Any], Any], bool]]:
-    """Name, function, and whether the next stage goes on from its result (the passes of `optimize` run beside it)."""
-    found: list[tuple[str, Callable[[Any], Any], bool]] = [
-        ("alias", passes.alias, False),
-        ("fold", lambda program: passes.fold(program, evaluate), False),
-        ("simplify", passes.simplify, False),
-        ("merge_equal", passes.merge_equal, False),
-        ("slice_sums", passes.slice_sums, False),
-        ("trees", passes.trees, False),
-        ("optimize", lambda program: passes.optimize(program, evaluate), True),
-    ]
-    for name, make in (("fuse", lambda f: f), ("partition", _partition)):
-        module = _module(f"distgrad.scheduler.{name}")
-        if module is not None:
-            found.append((name, make(getattr(module, name)), True))
-    return found
-
-
-def _module(name: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
-
-
-def _partition(partition: Any) -> Callable[[Any], Any]:
-    from distgrad.scheduler import local_cluster
-
-    cluster = local_cluster(2, None)
-    return lambda program: partition(program, cluster)
+    return measured
 
 
 def measure(model: str, ops: int) -> dict[str, float]:
     with dg.Graph():
         fetches, feeds = MODELS[model](ops)
     memory = _peak()
-    seconds = {}
-    start = time.process_time()
-    program: Any = lower(fetches, feeds)
-    seconds["lower"] = time.process_time() - start
-    steps = len(program.steps)
-    for name, run, onwards in stages():
-        start = time.process_time()
-        made = run(program)
-        seconds[name] = time.process_time() - start
-        program = made if onwards else program
-    return {**seconds, "steps": steps, "memory": _peak() - memory}
+    seconds: dict[str, float] = {}
+    passes = [replace(each, function=timed(seconds, each.name, each.function)) for each in RUN]
+    lowered = timed(seconds, "lower", lower)(fetches, feeds)
+    program = timed(seconds, "improve", improve)(lowered, Context(evaluate), passes)
+    timed(seconds, "partition", partition)(program, local_cluster(2, None))
+    return {**seconds, "steps": len(lowered.steps), "memory": _peak() - memory}
 
 
 def _peak() -> float:
@@ -127,8 +102,8 @@ def run_child(model: str, ops: int) -> dict[str, float]:
 
 
 def report(model: str, ops: int, row: dict[str, float]) -> bool:
-    total, both = sum(row.get(name, 0.0) for name in WHOLE), row["lower"] + row["optimize"]
-    cells = [f"{row[name] * 1e3:12,.0f}" if name in row else f"{'-':>12}" for name in COLUMNS]
+    total, both = sum(row[name] for name in WHOLE), row["lower"] + row["improve"] - row["fuse"]
+    cells = [f"{row[name] * 1e3:12,.0f}" for name in COLUMNS]
     print(f"{model:8}{row['steps']:>11,.0f}{''.join(cells)}{total * 1e3:12,.0f}", end="")
     print(f"{total / row['steps'] * 1e6:10.1f}{row['memory']:10,.0f}", end="")
     bars = BARS.get(ops)

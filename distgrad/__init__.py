@@ -13,28 +13,19 @@ Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`;
 
 from __future__ import annotations
 
-import os as _os
 from typing import TYPE_CHECKING as _CHECKING
 from typing import Any as _Any
 
-# In a checkout scheduler/ and workers/ lie beside this folder, not in it; installed, they are its subfolders. This
-# makes `import distgrad` work in the checkout too, where the current directory shadows the installed package.
-if _os.path.exists(_os.path.join(_os.path.dirname(__file__), "..", "pyproject.toml")):
-    __path__.append(_os.path.abspath(_os.path.join(_os.path.dirname(__file__), "..")))
+from distgrad import checkout as _checkout
+
+_checkout.install()  # first: what follows may import a folder of the checkout
 
 from distgrad import ops as _ops
 from distgrad import raw_ops, testing
-from distgrad.checkpoints import (
-    Checkpoints,
-    from_checkpoint,
-    latest_checkpoint,
-    restore_checkpoint,
-    save_checkpoint,
-)
-from distgrad.custom_gradient import custom_gradient
-from distgrad.data_parallel import data_parallel
-from distgrad.defun import Defun
-from distgrad.derivatives import (
+from distgrad.autodiff.custom_gradient import custom_gradient
+from distgrad.autodiff.data_parallel import data_parallel
+from distgrad.autodiff.defun import Defun
+from distgrad.autodiff.derivatives import (
     grad,
     hessian,
     hessian_vector_product,
@@ -45,6 +36,9 @@ from distgrad.derivatives import (
     value_and_grad,
     vjp,
 )
+from distgrad.autodiff.explain import explain_gradient
+from distgrad.autodiff.gradients import AggregationMethod, UnconnectedGradients, gradients
+from distgrad.autodiff.recompute import grad_pass_through, recompute_grad
 from distgrad.errors import (
     BudgetError,
     CheckpointError,
@@ -55,32 +49,37 @@ from distgrad.errors import (
     StoreFull,
     TaskFailed,
 )
-from distgrad.explain import explain_gradient
-from distgrad.function import function
-from distgrad.gradients import AggregationMethod, UnconnectedGradients, gradients
 from distgrad.graph import Graph, Operation, Tensor, check_graph
 from distgrad.handles import Handle
-from distgrad.indexed_slices import IndexedSlices, IndexedSlicesValue
-from distgrad.ops import linalg, math, nn, random
+from distgrad.ops import math, nn, random
 from distgrad.ops.array import *
 from distgrad.ops.builder import cast
 from distgrad.ops.control import *
 from distgrad.ops.control import tuple_ as tuple
 from distgrad.ops.files import *
 from distgrad.ops.index import *
+from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.ops.math import *
-from distgrad.ops.matmul import *
+from distgrad.ops.matrix import linalg
+from distgrad.ops.matrix.matmul import *
 from distgrad.ops.reduce import *
-from distgrad.recompute import grad_pass_through, recompute_grad
 from distgrad.registry import RegisterGradient, no_gradient
-from distgrad.scopes import control_dependencies, device, name_scope
-from distgrad.session import Session
-from distgrad.user_ops import op
-from distgrad.variables import Variable
+from distgrad.run.session import Session
+from distgrad.store.checkpoints import (
+    Checkpoints,
+    from_checkpoint,
+    latest_checkpoint,
+    restore_checkpoint,
+    save_checkpoint,
+)
+from distgrad.tracing.function import function
+from distgrad.tracing.scopes import control_dependencies, device, name_scope
+from distgrad.tracing.user_ops import op
+from distgrad.tracing.variables import Variable
 
 if _CHECKING:
     from distgrad import scheduler
-    from distgrad.scheduler import Plan
+    from distgrad.scheduler.plan import Plan
 
 NotDifferentiable = NoGradient = no_gradient
 
@@ -101,7 +100,7 @@ __all__ += _ops.control.__all__
 __all__ += _ops.files.__all__
 __all__ += _ops.index.__all__
 __all__ += _ops.math.__all__
-__all__ += _ops.matmul.__all__
+__all__ += _ops.matrix.matmul.__all__
 __all__ += _ops.reduce.__all__
 
 

@@ -167,9 +167,9 @@ class Graph:
 
     def __init__(self) -> None:
         self.ops: list[Operation] = []
-        #: The tensor that stands for each variable in this graph (filled by distgrad.variables).
+        #: The tensor that stands for each variable in this graph (filled by distgrad.tracing.variables).
         self.handles: dict[Any, Tensor] = {}
-        #: The current read of each variable (filled by distgrad.variables).
+        #: The current read of each variable (filled by distgrad.tracing.variables).
         self.reads: dict[Any, Tensor] = {}
         #: Functions called in this graph, by name, for SymbolicGradient(f="name").
         self.functions: dict[str, Any] = {}

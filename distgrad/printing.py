@@ -1,7 +1,8 @@
-"""Graphs as text, one op per line."""
+"""Graphs as text, one op per line; bytes and seconds as text; bytes from text."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -40,3 +41,45 @@ def format_attrs(attrs: Mapping[str, Any]) -> list[str]:
 def _format_attr(value: Any) -> str:
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def bytes_text(n: float) -> str:
+    """
+    >>> bytes_text(999), bytes_text(1536), bytes_text(3 << 30)
+    ('999 B', '1.5 KiB', '3.0 GiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} B" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+#: What bytes may be counted in; capital letters and small ones are the same.
+UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+UNITS |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_UNITS = {"": 1, **{name.lower(): size for name, size in UNITS.items()}}
+
+
+def bytes_from(text: str) -> float | None:
+    """The number of bytes that a text says, which may be infinite; None if it says none.
+
+    >>> bytes_from("1.5 GiB"), bytes_from("2kb"), bytes_from("1000"), bytes_from("4 apples")
+    (1610612736.0, 2000.0, 1000.0, None)
+    """
+    found = re.fullmatch(r"\s*(\d+\.?\d*)\s*([a-zA-Z]*)\s*", text)
+    unit = found and _UNITS.get(found[2].lower())
+    return float(found[1]) * unit if found and unit else None
+
+
+def time_text(seconds: float) -> str:
+    """
+    >>> time_text(0), time_text(4.2e-5), time_text(0.0125), time_text(3.25), time_text(7200)
+    ('0 s', '42.0 µs', '12.5 ms', '3.25 s', '2.0 h')
+    """
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size or (unit == "min" and seconds >= size):
+            return f"{seconds / size:.1f} {unit}"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs" if seconds else "0 s"

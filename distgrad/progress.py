@@ -2,7 +2,7 @@
 
 Telling costs about a microsecond and nothing is drawn by those who tell: a thread looks now and then at what is under
 way. In a terminal it draws bars; in the log of a job it writes lines, seldom; otherwise nobody looks. Which of them is
-said by DISTGRAD_PROGRESS (auto, live, log or off), or by `use`.
+said by DISTGRAD_PROGRESS (auto, live, log or off), or by a session for what it does.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from distgrad import runtime
+
 T = TypeVar("T")
 
 MODES = ("auto", "live", "log", "off")
@@ -26,7 +28,7 @@ PATIENCE, LOOK = 1.0, 0.2
 class Work:
     """Something under way: what is done of it, of how much, and what it is at. Whoever does it writes these fields."""
 
-    __slots__ = ("began", "detail", "done", "nbytes", "share", "shown", "stage", "total", "unit", "what")
+    __slots__ = ("began", "detail", "done", "mode", "nbytes", "share", "shown", "stage", "total", "unit", "what")
 
     def __init__(
         self,
@@ -35,8 +37,9 @@ class Work:
         total: float | None = None,
         unit: str = "",
         detail: Callable[[], str] | None = None,
+        mode: str = "off",
     ):
-        self.stage, self.what, self.total, self.unit = stage, what, total, unit
+        self.stage, self.what, self.total, self.unit, self.mode = stage, what, total, unit, mode
         self.began = time.monotonic()
         self.done: float = 0
         self.nbytes = 0
@@ -64,32 +67,20 @@ NOBODY = Work("", "")
 
 _works: list[Work] = []
 _chosen: str | None = None
-_display: Any = None
+_displays: dict[str, Any] = {}
 _lock, _drawing = threading.Lock(), threading.Lock()
 
 
-def use(mode: str | bool | None) -> None:
-    """Say for this process how progress is told: one of `MODES`, True (live), False (off) or None (as the environment
-    says)."""
-    global _chosen, _display
-    named = {True: "live", False: "off"}.get(mode, mode) if isinstance(mode, bool) else mode
-    if named is not None and named not in MODES:
-        raise ValueError(f"progress is one of {', '.join(map(repr, MODES))}, True or False, got {mode!r}")
-    before, _chosen = _chosen, None if named is None else _resolved(str(named))
-    if _display is not None and _chosen != before:
-        former, _display = _display, None  # who tells next starts another one
-        _show(former)
-
-
-def mode() -> str:
-    """How progress is told: live, log or off."""
+def mode(own: str | None = None) -> str:
+    """How progress is told, live, log or off: by whoever has no mode of its `own`, as the environment says."""
     global _chosen
     if _chosen is None:
-        _chosen = _resolved(os.environ.get("DISTGRAD_PROGRESS", "auto").lower())
-    return _chosen
+        _chosen = resolved(os.environ.get("DISTGRAD_PROGRESS", "auto").lower())
+    return own or _chosen
 
 
-def _resolved(named: str) -> str:
+def resolved(named: str) -> str:
+    """Live, log or off: what one of `MODES` means here."""
     if named in ("live", "log", "off"):
         return named
     return "live" if _is_terminal() else "off"
@@ -102,15 +93,22 @@ def _is_terminal() -> bool:
 
 
 def begin(
-    stage: str, what: str, total: float | None = None, unit: str = "", detail: Callable[[], str] | None = None
+    stage: str,
+    what: str,
+    total: float | None = None,
+    unit: str = "",
+    detail: Callable[[], str] | None = None,
+    own: str | None = None,
 ) -> Work:
-    """Something begins; it is shown until `end`, if it takes so long that somebody looks."""
-    if (_chosen or mode()) == "off":
+    """Something begins; it is shown until `end`, if it takes so long that somebody looks. `own` is the mode of the
+    session that does it, if it has one."""
+    told = own or _chosen or mode()
+    if told == "off":
         return NOBODY
-    work = Work(stage, what, total, unit, detail)
+    work = Work(stage, what, total, unit, detail, told)
     _works.append(work)
-    if _display is None:
-        _start()
+    if told not in _displays:
+        _start(told)
     return work
 
 
@@ -120,20 +118,21 @@ def end(work: Work) -> None:
         with suppress(ValueError):  # a forked process began without it
             _works.remove(work)
         if work.shown:
-            _show(_display)
+            _show(work.mode)
 
 
 def track(
     items: Iterable[T], what: str, total: int | None = None, note: Callable[[], str] | None = None
 ) -> Iterator[T]:
-    """Go through a loop of one's own, with its progress shown. `note` says something about it, such as the loss.
+    """Go through a loop of one's own, with its progress shown. `note` says something about it, such as the loss. It is
+    shown as the session tells progress that is open, if that has a mode of its own.
 
     >>> [i * i for i in track(range(4), "squares")]
     [0, 1, 4, 9]
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
-    work = begin("", what, total, detail=note)
+    work = begin("", what, total, detail=note, own=runtime.progress())
     try:
         for item in items:
             yield item
@@ -142,49 +141,51 @@ def track(
         end(work)
 
 
-def under_way() -> list[Work]:
-    """What somebody should be told of now, outermost first."""
+def under_way(mode: str) -> list[Work]:
+    """What somebody should be told of now in this mode, outermost first."""
     now = time.monotonic()
-    return [work for work in list(_works) if now - work.began >= PATIENCE]
+    return [work for work in list(_works) if work.mode == mode and now - work.began >= PATIENCE]
 
 
-def _start() -> None:
-    """Start the thread that looks, once."""
-    global _display
+def _start(mode: str) -> None:
+    """Have somebody look at what is told in this mode: one thread looks at all."""
     with _lock:
-        if _display is None:
+        if mode not in _displays:
             from distgrad.progress_display import Lines, Live
 
-            _display = Live() if mode() == "live" else Lines()
-            threading.Thread(target=_watch, args=(_display,), name="distgrad-progress", daemon=True).start()
+            _displays[mode] = Live() if mode == "live" else Lines()
+            if len(_displays) == 1:
+                threading.Thread(target=_watch, name="distgrad-progress", daemon=True).start()
 
 
-def _watch(display: Any) -> None:
-    while display is _display:
-        _show(display)
+def _watch() -> None:
+    while True:
+        for mode in list(_displays):
+            _show(mode)
         time.sleep(LOOK)
 
 
-def _show(display: Any) -> None:
-    """Have what is under way shown; by a display that another one has followed, nothing."""
+def _show(mode: str) -> None:
+    """Have what is under way shown."""
     with _drawing, suppress(Exception):  # a closed terminal is no reason to disturb a run
-        display.show(under_way() if display is _display else [])
+        _displays[mode].show(under_way(mode))
 
 
 def _forget() -> None:
     """A process that was forked has not the thread, and nothing under way; what it prints goes past the bars."""
-    global _display, _lock, _drawing
+    global _lock, _drawing
     _works.clear()
-    if _display is not None:
-        _display.let_go()
-    _display, _lock, _drawing = None, threading.Lock(), threading.Lock()
+    for display in _displays.values():
+        display.let_go()
+    _displays.clear()
+    _lock, _drawing = threading.Lock(), threading.Lock()
 
 
 def _leave() -> None:
     """At the end of the process: no bar stays, and the cursor is seen again."""
     _works.clear()
-    if _display is not None:
-        _show(_display)
+    for mode in list(_displays):
+        _show(mode)
 
 
 atexit.register(_leave)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgrad.defun import symbolic_gradient
+from distgrad.autodiff.defun import symbolic_gradient
 
 
 def SymbolicGradient(*, input: Any, Tout: Any, f: Any, name: str | None = None) -> list[Any]:

@@ -7,6 +7,7 @@ live in `distgrad.workers.kernels`, except those of a user's own ops, which trav
 from __future__ import annotations
 
 import difflib
+import enum
 import sys
 import warnings
 from collections.abc import Callable, Iterable
@@ -21,12 +22,73 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class Kind(enum.Enum):
+    """What an op does with the elements of its inputs. Passes, costs and engines ask for it instead of for names."""
+
+    __hash__ = object.__hash__  # members are singletons; Enum hashes their names, in Python
+
+    #: Each element of the result comes from the same element of the inputs.
+    ELEMENTWISE = enum.auto()
+    #: Each row comes from the same row of the inputs, along the last axes: those of `axis`, or one.
+    ROWWISE = enum.auto()
+    #: The axes of `axis` become one element.
+    REDUCTION = enum.auto()
+    #: Running totals and sorting along an axis.
+    SCAN = enum.auto()
+    #: The same elements in another shape or order, perhaps with zeros between them; also what types alone decide.
+    LAYOUT = enum.auto()
+    #: Matrix products.
+    PRODUCT = enum.auto()
+    CONVOLUTION = enum.auto()
+    #: Pooling over windows.
+    WINDOW = enum.auto()
+    #: Factorizations and solvers.
+    LINALG = enum.auto()
+    #: Elements or rows at computed places are read, or added to.
+    GATHER = enum.auto()
+    SCATTER = enum.auto()
+    RANDOM = enum.auto()
+    #: A value of no inputs.
+    SOURCE = enum.auto()
+    #: A feed, or an input of a body that is called.
+    ARGUMENT = enum.auto()
+    #: Reads and writes of variables.
+    STATE = enum.auto()
+    #: Has no value: others wait for it.
+    BARRIER = enum.auto()
+    #: Stands for the body in its `body` attribute.
+    CALL = enum.auto()
+
+
+class View(enum.Enum):
+    """How the outputs of an op lie in the memory of its inputs."""
+
+    #: Output i is input i.
+    SAME = enum.auto()
+    #: All elements of the first input in the same order, in another shape.
+    FLAT = enum.auto()
+    #: All elements of the first input, with other strides.
+    STRIDED = enum.auto()
+    #: Some elements of the first input.
+    PART = enum.auto()
+
+
 @dataclass(frozen=True, slots=True)
 class OpDef:
     """An op type. `infer(*inputs, **attrs)` gives (shape, dtype) of the one output, or a list of them."""
 
     type: str
     infer: Callable[..., Any]
+    #: None where nothing is known, as of a user's own op.
+    kind: Kind | None = None
+    #: None where the outputs have memory of their own.
+    view: View | None = None
+    #: Exact, or rounded once: the bits do not depend on how it is computed.
+    rounded: bool = False
+    #: Of a reduction: the op type that makes one result of those of two parts.
+    combine: str | None = None
+    #: The result depends on the types of the inputs alone.
+    types_only: bool = False
     #: Inputs broadcast against each other, so the engine sums a gradient back to its input's shape.
     broadcasting: bool = False
     #: Never folded, merged or pruned as a pure value: reads or writes state.
@@ -51,19 +113,38 @@ def define(
     type: str,
     infer: Callable[..., Any],
     *,
+    kind: Kind | None = None,
+    view: View | None = None,
+    rounded: bool = False,
+    combine: str | None = None,
+    types_only: bool = False,
     broadcasting: bool = False,
     stateful: bool = False,
     kernel: Callable[..., Any] | None = None,
     at_run: bool = False,
     override: bool = False,
 ) -> OpDef:
-    """Add an op type. Defining one twice is a KeyError unless `override=True`."""
+    """Add an op type, with the facts that `OpDef` lists. Defining one twice is a KeyError unless `override=True`."""
     if not isinstance(type, str) or not type:
         raise TypeError(f"an op type is a non-empty string, got {brief(type)}")
     if type in OPS and not override:
         raise KeyError(f"op type {brief(type)} is defined already; pass override=True to replace it")
-    definition = OPS[type] = OpDef(type, infer, broadcasting, stateful, kernel, at_run)
+    definition = OPS[type] = OpDef(
+        type, infer, kind, view, rounded, combine, types_only, broadcasting, stateful, kernel, at_run
+    )
     return definition
+
+
+def kind_of(op_type: str) -> Kind | None:
+    """The kind of an op type; None for a type that only plans have, such as that of a fused group."""
+    definition = OPS.get(op_type)
+    return None if definition is None else definition.kind
+
+
+def view_of(op_type: str) -> View | None:
+    """How the outputs of an op type lie in the memory of its inputs; None where they do not."""
+    definition = OPS.get(op_type)
+    return None if definition is None else definition.view
 
 
 def warn_of_unknown(op_types: Iterable[str]) -> None:

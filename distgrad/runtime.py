@@ -37,6 +37,10 @@ class Runtime(Protocol):
     def plan_call(self, body: FuncGraph) -> Any:
         """The plan that `call` would run."""
 
+    @property
+    def progress(self) -> str | None:
+        """How it tells progress; None: as the process does."""
+
 
 #: The open sessions, innermost last. Each thread (and each asyncio task) has its own, as each builds its own graphs.
 _open: ContextVar[tuple[Runtime, ...]] = ContextVar("distgrad_sessions", default=())
@@ -48,12 +52,18 @@ def current() -> Runtime:
     return sessions[-1] if sessions else _default()
 
 
+def progress() -> str | None:
+    """How the innermost session that this thread has open tells progress; None: as the process does."""
+    sessions = _open.get()
+    return sessions[-1].progress if sessions else None
+
+
 def _default() -> Runtime:
-    raise RuntimeError("nothing runs yet: import distgrad.session")
+    raise RuntimeError("nothing runs yet: import distgrad.run.session")
 
 
 def set_default(session: Callable[[], Runtime]) -> None:
-    """What gives the session that runs where none is open; `distgrad.session` sets it when it is imported."""
+    """What gives the session that runs where none is open; `distgrad.run.session` sets it when it is imported."""
     global _default
     _default = session
 

@@ -187,9 +187,3 @@ def tensor_type(path: str, name: str) -> Spec:
     """The type of one tensor of a file."""
     with TensorFile(path) as file:
         return file.spec(name)
-
-
-def read_tensor(path: str, name: str) -> Array:
-    """One tensor of a file."""
-    with TensorFile(path) as file:
-        return file.read(name)

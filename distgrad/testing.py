@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from distgrad import nest
-from distgrad.function import function
-from distgrad.gradients import gradients
-from distgrad.indexed_slices import IndexedSlices
+from distgrad.autodiff.gradients import gradients
 from distgrad.ops.builder import as_array, convert
 from distgrad.ops.control import add_n
+from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.math import conj, real
 from distgrad.ops.reduce import sum as reduce_sum
+from distgrad.tracing.function import function
 from distgrad.types import brief, trainable, whole
 
 # Central differences of fourth order: weights of f(x + k h v), k = -2..2 without 0.

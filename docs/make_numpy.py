@@ -12,8 +12,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from distgrad import numpy_api  # noqa: E402
-from distgrad.ops import methods  # noqa: E402
+from distgrad.ops import methods, numpy_api  # noqa: E402
 from tests.numpy_table import ROWS, Row  # noqa: E402
 
 HEAD = """\

@@ -1,20 +1,30 @@
-"""Decides what runs: programs, the passes over them, and plans. Knows no kernels and no array backend."""
+"""Decides what runs: programs, the passes over them, and plans. Knows no kernels and no array backend.
 
-from distgrad.scheduler.bodies import Body, bodies
-from distgrad.scheduler.cluster import Cluster, Machine, Worker, load_cluster, local_cluster
-from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
-from distgrad.scheduler.fuse import fuse
-from distgrad.scheduler.memory import peak
-from distgrad.scheduler.partition import partition
-from distgrad.scheduler.passes import merge_equal, optimize, slopes
-from distgrad.scheduler.plan import Bundle, Options, Plan, Predictions, Task, check_plan
-from distgrad.scheduler.program import Program, Step, check_program, lower
-from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
-from distgrad.scheduler.simulate import Timeline, replay, simulate
+The names below load their modules when they are first used: a worker needs few of them, and starts sooner without.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.cluster import Cluster, Machine, Worker, load_cluster, local_cluster
+    from distgrad.scheduler.plan import Bundle, Options, Plan, Predictions, Task, check_plan
+    from distgrad.scheduler.program import Program, Step, check_program, lower
+
+_FOUND_IN = {
+    "cluster": ("Cluster", "Machine", "Worker", "load_cluster", "local_cluster"),
+    "plan": ("Bundle", "Options", "Plan", "Predictions", "Task", "check_plan"),
+    "program": ("Program", "Step", "check_program", "lower"),
+}
+_MODULE_OF = {name: module for module, names in _FOUND_IN.items() for name in names}
 
 __all__ = [
-    "Body", "Bundle", "Cancel", "Cluster", "Command", "Drop", "GivenUp", "Machine", "Options", "Plan", "Predictions",
-    "Program", "RunState", "Step", "Submit", "Task", "Timeline", "Worker", "bodies", "check_plan", "check_program",
-    "constant_bytes", "content_digest", "fuse", "is_plain", "load_cluster", "local_cluster", "lower", "merge_equal",
-    "optimize", "partition", "peak", "replay", "simulate", "slopes",
+    "Bundle", "Cluster", "Machine", "Options", "Plan", "Predictions", "Program", "Step", "Task", "Worker", "check_plan",
+    "check_program", "load_cluster", "local_cluster", "lower",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.scheduler.plan import Plan, Task
-from distgrad.scheduler.program import Step
+from distgrad.scheduler.program import Step, renumbered
 from distgrad.types import Spec
 
 
@@ -89,15 +89,9 @@ def _step_key(step: Step, ids: Mapping[int, int], attrs: _Attrs) -> tuple[Any, .
 
 
 def _body(task: Task, steps: Sequence[Step], ids: Mapping[int, int], types: Sequence[Spec]) -> Body:
-    made = tuple([_renumbered(step, ids) for step in steps])
+    made = tuple([renumbered(step, ids) for step in steps])
     reads, gives = tuple([ids[v] for v in task.reads]), tuple([ids[v] for v in task.gives])
     return Body(made, tuple([types[v] for v in ids]), reads, gives, task.cpus, task.gpus)
-
-
-def _renumbered(step: Step, ids: Mapping[int, int]) -> Step:
-    inputs, outputs = tuple([ids[v] for v in step.inputs]), tuple([ids[v] for v in step.outputs])
-    body = tuple([_renumbered(inner, ids) for inner in step.body])
-    return Step(step.type, inputs, outputs, step.attrs, (), step.source, step.name, step.device, body)
 
 
 # -- attributes --------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ import difflib
 import json
 import math
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from distgrad.printing import UNITS, bytes_from
 from distgrad.types import brief
 
 ENGINES = ("local", "ray")
@@ -342,22 +342,16 @@ def _count(value: Any, place: str, least: int = 1, most: int = MOST_WORKERS) -> 
     return value
 
 
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-
-
 def _bytes(value: Any, place: str) -> int:
     """A number of bytes: an integer, or text such as "64 GiB"."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"(\d+(?:\.\d+)?) *(\w+)", value.strip())
-        if match and match[2] in _UNITS:
-            size = float(match[1]) * _UNITS[match[2]]
-            value = int(size) if size <= LIMITS["memory"][1] else 1 << 61
+    most = LIMITS["memory"][1]
+    if isinstance(value, str) and (size := bytes_from(value)) is not None:
+        value = int(min(size, 2 * most))
     if type(value) is not int or value < 1:
-        units = ", ".join(_UNITS)
+        units = ", ".join(UNITS)
         raise ValueError(f'{place} is {_shown(value)}, but must be bytes: an integer, or "64 GiB" (units: {units})')
-    if value > LIMITS["memory"][1]:
-        raise ValueError(f"{place} is more than any machine has: {LIMITS['memory'][1]} bytes (1 EiB) are the most")
+    if value > most:
+        raise ValueError(f"{place} is more than any machine has: {most} bytes (1 EiB) are the most")
     return value
 
 

@@ -1,8 +1,8 @@
 """Devices: where a step may run. The text that a user gives to `dg.device`, what it asks for, and who can serve it.
 
 Graphs keep any text, as gradients go beside their forward ops by it. Its meaning is settled here, where plans are made:
-`parse` reads it, `canonical` gives a program one spelling for each device, and `check_devices` refuses what a cluster
-does not have, before anything runs.
+`parse` reads it, the pass `canonical` gives a program one spelling for each device, and `check_devices` refuses what a
+cluster does not have, before anything runs.
 """
 
 from __future__ import annotations
@@ -111,31 +111,6 @@ def _meaning(term: str, text: str | None) -> list[tuple[str, str]]:
     return [("worker", str(int(found["worker"])))]
 
 
-def canonical(program: Program) -> Program:
-    """The same program with one spelling for each device, and None for any worker; ValueError for what is no device."""
-    spelling: dict[str | None, str | None] = {None: None}
-    for step in program.steps:
-        if step.device not in spelling:
-            spelling[step.device] = _spelling(step)
-    if all(text == found for text, found in spelling.items()):
-        return program
-    return replace(program, steps=tuple([_respelled(step, spelling[step.device]) for step in program.steps]))
-
-
-def _spelling(step: Step) -> str | None:
-    try:
-        device = parse(step.device)
-    except ValueError as e:
-        raise ValueError(f"{_op_text(step)}: {e}") from None
-    return None if device == ANYWHERE else str(device)
-
-
-def _respelled(step: Step, device: str | None) -> Step:
-    if step.device == device:
-        return step
-    return replace(step, device=device, body=tuple([replace(inner, device=device) for inner in step.body]))
-
-
 # -- who serves it -----------------------------------------------------------------------------------------------
 
 
@@ -165,7 +140,7 @@ def check_devices(program: Program, cluster: Cluster, cpus: int) -> None:
         if found:
             why = f"a task gets {counted(cpus, 'cpu')}, and no worker there has more than {most}: lower cpus_per_task"
         raise DeviceError(
-            f"{_op_text(step)} asks for device {str(device)!r}, but {why}. Cluster {cluster.name!r} has "
+            f"{op_text(step)} asks for device {str(device)!r}, but {why}. Cluster {cluster.name!r} has "
             f"{_has(cluster)}. Place the op elsewhere with distgrad.device, or give the session a cluster that can "
             f"serve it."
         )
@@ -205,7 +180,7 @@ def _has(cluster: Cluster) -> str:
     return f"{room} and {'the labels ' + ', '.join(named) if named else 'no labels'}"
 
 
-def _op_text(step: Step) -> str:
+def op_text(step: Step) -> str:
     """A step as errors name it; of a group, the first in it."""
     first = step.body[0] if step.body else step
     return f"op {first.name!r} (type {first.type}, at {first.source})"

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 _CHUNK = 4096
 #: Values whose repr says all there is to say about them, on every machine.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+#: What digests call an inner program, wherever its class is defined: moving the class must not change them.
+_INNER = "distgrad.scheduler.program.Inner"
 
 
 def content_digest(program: Program, cluster: Cluster, options: Options) -> str:
     """The key under which a plan may be kept.
 
     >>> import distgrad as dg
-    >>> from distgrad.scheduler import Options, local_cluster, lower
+    >>> from distgrad.scheduler.plan import Options
+    >>> from distgrad.scheduler.cluster import local_cluster
+    >>> from distgrad.scheduler.program import lower
     >>> def key():
     ...     with dg.Graph():
     ...         return content_digest(lower([dg.constant(1.0)]), local_cluster(2, 1 << 30), Options())
@@ -56,14 +60,14 @@ def program_digest(program: Program) -> str:
 
 def is_plain(program: Program) -> bool:
     """Whether the digest tells all programs like this one apart: whether all attributes are plain values."""
-    return all(_known(value) for step in program.steps for s in (step, *step.body) for value in s.attrs.values())
+    called = {step.attrs["inner"] for step in program.steps if step.type == CALL}
+    own = (s for step in program.steps if step.type != CALL for s in (step, *step.body))
+    return all(_known(value) for s in own for value in s.attrs.values()) and all(is_plain(i.program) for i in called)
 
 
 def _known(value: Any) -> bool:
     if isinstance(value, tuple | list):
         return all(_known(item) for item in value)
-    if isinstance(value, Inner):
-        return is_plain(value.program)
     if isinstance(value, np.ndarray):
         return not value.dtype.hasobject
     return type(value) in _PLAIN or isinstance(value, np.dtype | np.generic)
@@ -123,6 +127,8 @@ def _plain(value: Any) -> Any:
         return type(value).__name__, [_plain(item) for item in value]
     if isinstance(value, Mapping):
         return "mapping", [(_plain(key), _plain(item)) for key, item in value.items()]
+    if isinstance(value, Inner):
+        return _INNER, repr(value)
     return _object(value)
 
 

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from distgrad.printing import format_attrs
+from distgrad.registry import OPS, Kind, View
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost.memory import value_bytes
 from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.digest import content_digest, program_digest
-from distgrad.scheduler.explain import explain
-from distgrad.scheduler.html import plan_html
-from distgrad.scheduler.memory import value_bytes
-from distgrad.scheduler.program import Program
+from distgrad.scheduler.program import Program, Step
 from distgrad.types import whole
 
 
@@ -119,6 +118,8 @@ class Plan:
         return self.explain()
 
     def _repr_html_(self) -> str:
+        from distgrad.scheduler.show.html import plan_html  # late: workers load plans and show none
+
         return plan_html(self)
 
     @property
@@ -136,6 +137,8 @@ class Plan:
 
     def explain(self, top: int = 10) -> str:
         """What runs where, what it should cost, and what dominates; the `top` largest of each, in the user's lines."""
+        from distgrad.scheduler.show.explain import explain
+
         return explain(self, whole("explain", "top", top))
 
     def to_plain(self) -> dict[str, Any]:
@@ -155,31 +158,6 @@ class Plan:
 
     def to_json(self) -> str:
         return json.dumps(self.to_plain())
-
-
-def from_plain(data: Mapping[str, Any], program: Program, cluster: Cluster) -> Plan:
-    """The plan that `to_plain` wrote, for the program and cluster that it was made for; ValueError for any other."""
-    plan = Plan(
-        program,
-        tuple([_made(Task, item) for item in data["tasks"]]),
-        tuple([_made(Bundle, item) for item in data["bundles"]]),
-        cluster,
-        Options(**data["options"]),
-        Predictions(**data["predictions"]),
-        data.get("backend", ""),
-        tuple([(name, value) for name, value in data.get("fingerprint", ())]),
-    )
-    if plan.digest != data["digest"]:
-        raise ValueError("this plan was made for another program, cluster or options: its digest differs. Plan anew.")
-    return check_plan(plan)
-
-
-def _made(kind: Any, item: Mapping[str, Any]) -> Any:
-    return kind(**{f.name: _tuple(item[f.name]) for f in fields(kind)})
-
-
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 def _plain_program(program: Program) -> dict[str, Any]:
@@ -208,13 +186,9 @@ def _plain_program(program: Program) -> dict[str, Any]:
 
 # -- steps that need no home -------------------------------------------------------------------------------------
 
-#: Op types that make a value of nothing, and those that only look at one in another way.
-SOURCES = frozenset({"Const", "Fill"})
-LOOKS = frozenset({"BroadcastTo", "Identity", "Reshape", "StopGradient", "Transpose"})
 
-
-def copied(program: Program) -> list[bool]:
-    """Which steps every task that reads them has for itself: constants, and views of those and of what is given.
+def recomputed_per_task(program: Program) -> list[bool]:
+    """Steps duplicated into every task that reads them: constants, and views of constants and of given values.
 
     They cost nothing, and merging equal steps makes towers share them: as steps of one task they would tie the towers.
     """
@@ -224,13 +198,22 @@ def copied(program: Program) -> list[bool]:
     waited = {j for step in program.steps if step.after for j in step.after}
     found = []
     for i, step in enumerate(program.steps):
-        kind = step.type
-        is_free = kind in SOURCES or (kind in LOOKS and free[step.inputs[0]] == 1)
-        is_free = is_free and not step.after and i not in waited
+        is_free = not step.after and i not in waited and _costs_nothing(step, free)
         if is_free:
             free[step.outputs[0]] = 1
         found.append(is_free)
     return found
+
+
+def _costs_nothing(step: Step, free: Sequence[int]) -> bool:
+    """Whether it is a constant, or a view of all of a value that is everywhere."""
+    definition = OPS.get(step.type)
+    if definition is None:
+        return False
+    if definition.kind is Kind.SOURCE:
+        return not definition.at_run
+    whole = definition.view is not None and definition.view is not View.PART and len(step.outputs) == 1
+    return whole and free[step.inputs[0]] == 1
 
 
 # -- checking ----------------------------------------------------------------------------------------------------
@@ -239,9 +222,9 @@ def copied(program: Program) -> list[bool]:
 def check_plan(plan: Plan) -> Plan:
     """What both engines rely on; raises ValueError at the first thing that does not hold."""
     of = _check_steps(plan)
-    made = _check_reads(plan, of)
-    _check_gives(plan, made)
-    _check_bundles(plan, made)
+    made, readers = _check_reads(plan, of), _readers(plan)
+    _check_gives(plan, made, readers)
+    _check_bundles(plan, made, readers)
     _check_waits(plan, of)
     for k, task in enumerate(plan.tasks):
         _check_resources(plan, k, task)
@@ -252,7 +235,7 @@ def check_plan(plan: Plan) -> Plan:
 def _check_steps(plan: Plan) -> list[int]:
     """Every step in one task (-1: in each that reads it), in order, without mixing devices; gives the task of each."""
     steps = plan.program.steps
-    free = copied(plan.program)
+    free = recomputed_per_task(plan.program)
     of = [-1] * len(steps)
     for k, task in enumerate(plan.tasks):
         if not task.steps:
@@ -324,8 +307,8 @@ def _readers(plan: Plan) -> dict[int, list[int]]:
     return readers
 
 
-def _check_gives(plan: Plan, made: Sequence[set[int]]) -> None:
-    readers, wanted, given = _readers(plan), set(plan.program.wanted), set(plan.program.given)
+def _check_gives(plan: Plan, made: Sequence[set[int]], readers: Mapping[int, Sequence[int]]) -> None:
+    wanted, given = set(plan.program.wanted), set(plan.program.given)
     giver: dict[int, int] = {}
     for k, task in enumerate(plan.tasks):
         for v in task.gives:
@@ -340,8 +323,8 @@ def _check_gives(plan: Plan, made: Sequence[set[int]]) -> None:
         raise ValueError(f"value {v} is fetched or written but no task gives it")
 
 
-def _check_bundles(plan: Plan, made: Sequence[set[int]]) -> None:
-    program, readers, nbytes = plan.program, _readers(plan), value_bytes(plan.program.types)
+def _check_bundles(plan: Plan, made: Sequence[set[int]], readers: Mapping[int, Sequence[int]]) -> None:
+    program, nbytes = plan.program, value_bytes(plan.program.types)
     fetched, written = set(program.fetches), {v for _, v in program.writes}
     packed: list[set[int]] = [set() for _ in made]
     seen: set[tuple[int, tuple[int, ...], bool, bool]] = set()

@@ -11,19 +11,16 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from distgrad.collector import collector
 from distgrad.errors import Source
-from distgrad.function import CALLS
 from distgrad.graph import FuncGraph, Operation, Tensor
 from distgrad.printing import format_attrs
-from distgrad.registry import OPS
+from distgrad.registry import OPS, Kind, kind_of
 from distgrad.types import Spec, brief
-
-#: Op types whose value comes from outside: a feed, or the inputs of the call.
-ARGUMENTS = ("Placeholder", "Capture")
 
 #: The op type of a group of steps that runs as one.
 FUSED = "Fused"
@@ -35,11 +32,8 @@ CALL = "Call"
 #: shards is planned once, not thousands of times.
 MANY_CALLS, LONG_BODY = 16, 32
 
-#: Op types that become the reads and writes of a program.
-STATE = ("VarHandle", "ReadVariable", "Assign")
-
-#: Op types that make no step of their own.
-_NO_STEP = frozenset((*ARGUMENTS, *STATE, *CALLS))
+#: Ops that make no step: arguments are given, state becomes the reads and writes of the program, a call its body.
+_NO_STEP = frozenset((Kind.ARGUMENT, Kind.STATE, Kind.CALL))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +55,13 @@ class Step:
     body: tuple[Step, ...] = ()
 
 
+def renumbered(step: Step, ids: Mapping[int, int]) -> Step:
+    """The same step on other values, with those of its body. It waits for no other step."""
+    inputs, outputs = tuple([ids[v] for v in step.inputs]), tuple([ids[v] for v in step.outputs])
+    body = tuple([renumbered(inner, ids) for inner in step.body])
+    return Step(step.type, inputs, outputs, step.attrs, (), step.source, step.name, step.device, body)
+
+
 @dataclass(frozen=True, eq=False)
 class Inner:
     """The attribute `inner` of a Call: the program of its body. All calls of a body have the same one."""
@@ -69,9 +70,13 @@ class Inner:
 
     def __repr__(self) -> str:
         """The content, in short: digests are made of it."""
+        return f"<Inner {self._digest}>"
+
+    @cached_property
+    def _digest(self) -> str:
         from distgrad.scheduler.digest import program_digest
 
-        return f"<Inner {program_digest(self.program)}>"
+        return program_digest(self.program)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +261,8 @@ class _Flattener:
         assert op is not None
         body: FuncGraph = op.attrs["body"]
         for outer, inner in zip(op.outputs, body.outputs, strict=True):
-            waits = frame.after and inner.op.type in ARGUMENTS  # passed through: nothing in the body waits for it
+            passed_through = kind_of(inner.op.type) is Kind.ARGUMENT  # so nothing in the body waits for it
+            waits = frame.after and passed_through
             made = self.identity(outer, frame.ids[inner], frame) if waits else frame.ids[inner]
             caller.ids.setdefault(outer, made)
         makers = [i for t in op.outputs for i in self.steps_that_made(caller.ids[t])]
@@ -280,10 +286,11 @@ class _Flattener:
         steps, types, maker, ids, steps_of = self.steps, self.types, self.maker, frame.ids, frame.steps_of
         around, before = frame.device, frame.after
         for op in frame.ops:
-            if op.type in _NO_STEP:
-                if op.type in CALLS:
+            kind = OPS[op.type].kind
+            if kind in _NO_STEP:
+                if kind is Kind.CALL:
                     return op
-                if op.type in STATE:
+                if kind is Kind.STATE:
                     self.touch(op, frame)
                 else:
                     self.argue(op, frame)
@@ -368,7 +375,7 @@ def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapp
     seen = set(stack)
     while stack:
         op = stack.pop()
-        for t in op.inputs if op.type not in ARGUMENTS else ():
+        for t in op.inputs if kind_of(op.type) is not Kind.ARGUMENT else ():
             if t not in given and t.op not in seen:
                 seen.add(t.op)
                 stack.append(t.op)

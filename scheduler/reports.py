@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from distgrad.printing import time_text
 from distgrad.scheduler.devices import counted
-from distgrad.scheduler.explain import time_text
 from distgrad.scheduler.program import CALL, Step
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from distgrad.scheduler.plan import Plan
 
 #: A task is to be submitted, was submitted, or has given all that it gives.
 _WAITING, _SUBMITTED, _DONE = 0, 1, 2
-#: So many collateral failures of one task, while nothing before it failed, are no accident of order; nor is it that
-#: what one task made is lost so often.
+#: Give up after 100 missing-input failures while nothing upstream failed; or where one task's results are lost as
+#: often.
 _UNEXPLAINED = 100
 
 

@@ -12,13 +12,13 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from distgrad.scheduler.explain import decides, ops_text, summed
-from distgrad.scheduler.memory import given_bytes
+from distgrad.scheduler.cost.memory import given_bytes
+from distgrad.scheduler.cost.step_costs import costs_inside, needs_of
+from distgrad.scheduler.partition.simulate import Timeline, held, replay
 from distgrad.scheduler.plan import Plan
-from distgrad.scheduler.prices import costs_inside, needs_of
 from distgrad.scheduler.program import CALL, Inner, Step
 from distgrad.scheduler.reports import OpTime, Report, op_text
-from distgrad.scheduler.simulate import Timeline, held, replay
+from distgrad.scheduler.show.explain import decides, ops_text, summed
 
 #: Of the document; a reader that knows another one says so.
 FORMAT = 1
@@ -26,8 +26,6 @@ FORMAT = 1
 MOST_OPS = 200
 #: Characters of what a task can be found by.
 MOST_TEXT = 2000
-#: Op types that bring together what several tasks made; a task that does little else is a node of a reduce tree.
-GATHERS = frozenset({"AddN", "Concat"})
 
 
 @dataclass
@@ -200,7 +198,8 @@ def _words(steps: Iterable[Step]) -> str:
 
 
 def _gathers(step: Step) -> bool:
-    return any(inner.type in GATHERS for inner in step.body or (step,))
+    """Whether it brings together what several tasks made; a task that does little else is a node of a reduce tree."""
+    return any(inner.type == "AddN" or inner.type == "Concat" for inner in step.body or (step,))
 
 
 def _zeros(report: Report) -> dict[str, float]:

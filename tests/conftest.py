@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -16,6 +17,8 @@ if isolation.RATES in os.environ:
 CACHE = isolation.Cache(SESSION)
 
 import distgrad as dg  # noqa: E402
+from distgrad.scheduler.passes.pipeline import Pass  # noqa: E402
+from distgrad.scheduler.program import Program, check_program  # noqa: E402
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,7 +70,7 @@ APART = (
     "tests/on_ray/test_jobs.py",
     "tests/on_ray/test_local_cluster.py",
     "tests/report/test_browser.py",
-    "tests/test_cli_demo.py",
+    "tests/cli/test_cli_demo.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
     "tests/test_wheel.py",
@@ -86,6 +89,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return next((cluster for name, cluster in SHARING.items() if nodeid.startswith(name)), nodeid)
 
     return Scheduling(config, log)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _every_pass_makes_a_sound_program() -> Iterator[None]:
+    """A session checks a program after all passes; tests check it after each, to know which one broke it."""
+    run = Pass.__call__
+
+    @functools.wraps(run)
+    def checked(*args: Any) -> Program:
+        return check_program(run(*args))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pass, "__call__", checked)
+        yield
 
 
 @pytest.fixture

@@ -10,22 +10,26 @@ from unittest.mock import patch
 import numpy as np
 
 import distgrad as dg
-from distgrad.planner import _evaluate as evaluate
 from distgrad.registry import OPS
-from distgrad.scheduler import Program, fuse, lower, optimize
+from distgrad.run.planner import evaluate
+from distgrad.scheduler.passes.fuse import fuse
+from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
+from distgrad.scheduler.program import Program, lower
 from distgrad.workers import blas, reference
-from distgrad.workers.kernels.into import INTO
+from distgrad.workers.blocked.into import into_of
 from distgrad.workers.kernels.sharing import in_turn, shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
+#: The passes of a session before steps are fused.
+UNFUSED = [each for each in PASSES if each.function is not fuse]
 
 
 @contextmanager
 def tiny_blocks(elements: int = 5) -> Iterator[None]:
     """Inside, arrays of two elements are fused, run in blocks of about `elements`, and all threads share them."""
     with (
-        patch.multiple("distgrad.scheduler.fuse", SMALL=2, LARGE=4),
-        patch.multiple("distgrad.scheduler.cutting", BLOCK=elements, ALONE=0),
+        patch.multiple("distgrad.scheduler.passes.fuse", SMALL=2, LARGE=4),
+        patch.multiple("distgrad.scheduler.cost.cutting", BLOCK=elements, ALONE=0),
         patch("distgrad.workers.kernels.products.PIECE_FLOPS", 1),
     ):
         yield
@@ -36,16 +40,16 @@ def tiny_stretches(elements: int = 12) -> Iterator[None]:
     """Inside, threads take rows through whole stretches of steps, however few rows and elements there are."""
     with (
         tiny_blocks(elements),
-        patch("distgrad.scheduler.cutting.FOLDED", 0),
+        patch("distgrad.scheduler.cost.cutting.FOLDED", 0),
         patch("distgrad.workers.kernels.products.PIECE_ROWS", 1),
-        patch.multiple("distgrad.workers.stretches", PIECE_FLOPS=1, LITTLE=64),
+        patch.multiple("distgrad.workers.blocked.stretches", PIECE_FLOPS=1, LITTLE=64),
     ):
         yield
 
 
-def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
+def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor], backend: str = "numpy") -> Program:
     """The program that a session runs, before steps are fused."""
-    return optimize(lower(fetches, feeds), evaluate)
+    return improve(lower(fetches, feeds), Context(evaluate, backend=backend), UNFUSED)
 
 
 def fused(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
@@ -64,8 +68,8 @@ def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Arra
 
 def exact(program: Program) -> bool:
     """Whether the engine computes all steps with the bits of their kernels."""
-    own = [s.type for s in program.steps if s.type in INTO and OPS[s.type].kernel is None]
-    return all(INTO[op_type].exact for op_type in own)
+    entries = [into_of(s.type) for s in program.steps if OPS[s.type].kernel is None]
+    return all(entry is None or entry.exact for entry in entries)
 
 
 def assert_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -136,7 +136,7 @@ def keep_rates(factor: float) -> None:
     from dataclasses import replace
 
     from distgrad.scheduler.cluster import Machine
-    from distgrad.workers.calibrate import cache_file, document
+    from distgrad.workers.tools.calibrate import cache_file, document
 
     amounts = ("gemm_half", "gemm_parallel", "cache_bytes")
     rates = {name: value for name, value in Machine().to_json().items() if name not in amounts}

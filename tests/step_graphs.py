@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from distgrad.errors import Source
-from distgrad.scheduler import Cluster, Machine, Program, Step, Worker, check_program, local_cluster
+from distgrad.scheduler.cluster import Cluster, Machine, Worker, local_cluster
+from distgrad.scheduler.program import Program, Step, check_program
 from distgrad.types import Shape, Spec
 
 from .random_graphs import Choose

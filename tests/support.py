@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,3 +59,22 @@ UNREGISTERED = registry.define("TestUnregistered", same, kernel=lambda x: x)
 
 def unregistered(x: Any, name: str | None = None) -> dg.Tensor:
     return make(UNREGISTERED, (x,), name=name)
+
+
+#: What ten times the work may cost at most. Linear time is about 10 of it, quadratic 100: no machine is fast enough to
+#: hide that, and none so slow that linear time looks quadratic.
+LINEAR = 30.0
+
+
+def growth(work: Callable[[Any], object], small: Any, large: Any) -> float:
+    """How many times as long work takes on what is large: the least process time of three runs of each."""
+    return _least(work, large) / _least(work, small)
+
+
+def _least(work: Callable[[Any], object], on: Any) -> float:
+    times = []
+    for _ in range(3):
+        before = time.process_time()
+        work(on)
+        times.append(time.process_time() - before)
+    return min(times)

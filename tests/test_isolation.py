@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from distgrad.scheduler.cluster import Machine
-from distgrad.workers.calibrate import cache_file, document, machine
+from distgrad.workers.tools.calibrate import cache_file, document, machine
 
 from . import isolation, order, skips
 

@@ -77,13 +77,20 @@ def test_what_is_imported_late_is_there_when_it_is_asked_for(code: str, tmp_path
 
 def test_import_takes_at_most_0_3_seconds_over_numpy(tmp_path: Path) -> None:
     code = "import time, numpy; t = time.process_time(); import distgrad; print(time.process_time() - t)"
-    assert min(float(python(code, tmp_path)) for _ in range(3)) < 0.3
+    assert any(float(python(code, tmp_path)) < 0.3 for _ in range(10))  # others may have the machine for a while
 
 
 @pytest.mark.parametrize("place", ["checkout", "elsewhere"])
 def test_the_three_folders_are_one_package_wherever_python_starts(place: str, tmp_path: Path) -> None:
     code = "import distgrad.scheduler.program, distgrad.workers.kernels.math; print(distgrad.exp(0.0))"
     assert python(code, ROOT if place == "checkout" else tmp_path).strip() == "1.0"
+
+
+def test_a_checkout_has_no_second_copy_of_the_package() -> None:
+    code = "import distgrad\nfor name in ('distgrad', 'tests', 'docs'):\n try: __import__('distgrad.' + name)\n"
+    assert python(code + " except ModuleNotFoundError as e: print(e.name)", ROOT).split() == [
+        "distgrad.distgrad", "distgrad.tests", "distgrad.docs",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", API)
@@ -150,8 +157,18 @@ def test_the_readme_has_no_gaps_left_to_fill() -> None:
 
 def test_the_top_level_is_the_documented_layout() -> None:
     names = {"README.md", "pyproject.toml", "distgrad", "scheduler", "workers", "tests", "cluster-configs", "examples"}
-    names |= {"Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks", "docs", ".ci"}
-    assert {name for name in names if (ROOT / name).exists()} == names
+    names |= {"Makefile", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "mkdocs.yml", "benchmarks", "docs"}
+    names |= {".ci", ".git", ".gitignore"}
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines() if line and line[0] != "#"]
+    left = {path.name for path in ROOT.iterdir() if not any(path.match(pattern) for pattern in ignored)}
+    assert left | {".git"} == names  # a source archive has no .git
+
+
+@pytest.mark.parametrize("folder", ["distgrad", "scheduler", "workers"])
+def test_a_folder_has_no_more_files_than_a_reader_takes_in(folder: str) -> None:
+    folders = [path for path in (ROOT / folder, *(ROOT / folder).rglob("*")) if path.is_dir()]
+    counts = {str(path.relative_to(ROOT)): len(list(path.glob("*.py"))) for path in folders}
+    assert {path: count for path, count in counts.items() if count > 22} == {}
 
 
 def test_types_are_shipped() -> None:

@@ -14,13 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-#: Op types whose kernels call BLAS or LAPACK.
-USES_BLAS = frozenset({
-    "Cholesky", "Conv2D", "Conv2DBackpropFilter", "Conv2DBackpropInput", "Einsum", "LogMatrixDeterminant", "MatMul",
-    "MatrixDeterminant", "MatrixInverse", "MatrixPseudoInverse", "MatrixSolve", "MatrixTriangularSolve", "Qr",
-    "SelfAdjointEigV2", "Svd",
-})  # fmt: skip
-
 _LOCK = threading.Lock()
 #: The counts that runs under way asked for, the last one in force; and what was set before the first of them.
 _asked: dict[object, int] = {}

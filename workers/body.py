@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from distgrad.scheduler.bodies import Body
+from distgrad.scheduler.outlined_calls import expanded
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.program import Step
-from distgrad.scheduler.stamps import expanded
 from distgrad.workers import reference
 from distgrad.workers.backends import Backend
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.crew import crew
-from distgrad.workers.eager import Eager
-from distgrad.workers.tape import Tape
-from distgrad.workers.watch import Stopped, Watch
+from distgrad.workers.numpy_engine.tape import Tape
+from distgrad.workers.task_monitor import Stopped, Watch
+from distgrad.workers.torch_engine.eager import Eager
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

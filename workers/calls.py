@@ -59,12 +59,12 @@ class Kernel:
     """Calls a kernel that makes its own results; they are contiguous, and no views of what it was given."""
 
     def __init__(self, step: Step, specs: Sequence[Spec]):
-        self._type, self._attrs, self._specs = step.type, step.attrs, specs
-        self._run = partial(KERNELS[step.type], np, **step.attrs) if OPS[step.type].kernel is None else self._user_op
+        self._op, self._attrs, self._specs = OPS[step.type], step.attrs, specs  # a user may define the op anew
+        self._run = partial(KERNELS[step.type], np, **step.attrs) if self._op.kernel is None else self._user_op
 
     def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
         """Copies: a kernel may give an array that it keeps."""
-        return tuple([x.copy() for x in reference.apply(OPS[self._type], inputs, self._attrs, self._specs)])
+        return tuple([x.copy() for x in reference.apply(self._op, inputs, self._attrs, self._specs)])
 
     def __call__(self, *inputs: Array) -> Any:
         made = self._run(*inputs)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from distgrad.errors import NumericsError, here
+from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.program import Program, Step
-from distgrad.scheduler.stamps import expanded_program
 from distgrad.types import Spec, trainable
 from distgrad.workers import reference
 

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import outside
-from distgrad.registry import OPS, OpDef
-from distgrad.scheduler.memory import VIEWS
+from distgrad.registry import OPS, OpDef, view_of
+from distgrad.scheduler.outlined_calls import expanded
 from distgrad.scheduler.program import Program, Step
-from distgrad.scheduler.stamps import expanded
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import blas
 from distgrad.workers.kernels import KERNELS
@@ -106,7 +105,7 @@ def apply(
 def _laid_out(op_type: str, x: Any) -> Array:
     """Results lie in memory row by row, as every executor lays them out: the order of a later sum depends on it. Views
     keep their order: a product with a transposed matrix is that of BLAS with its flag."""
-    return np.asarray(x) if op_type in VIEWS else np.asarray(x, order="C")
+    return np.asarray(x) if view_of(op_type) else np.asarray(x, order="C")
 
 
 def _read_only(x: Array) -> Array:

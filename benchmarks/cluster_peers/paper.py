@@ -15,9 +15,12 @@ import numpy as np
 from steps import in_distgrad, inputs
 
 import distgrad as dg
-from distgrad import planner
-from distgrad.scheduler import Cluster, Machine, Options, Worker, lower, partition
-from distgrad.scheduler.cluster import on_ray
+from distgrad.run.planner import evaluate
+from distgrad.scheduler.cluster import Cluster, Machine, Worker, on_ray
+from distgrad.scheduler.partition.partition import partition
+from distgrad.scheduler.passes.pipeline import Context, improve
+from distgrad.scheduler.plan import Options
+from distgrad.scheduler.program import lower
 
 #: Workers of a node, which see one store; nodes are linked at 10 Gbit/s.
 PER_NODE = 8
@@ -43,7 +46,7 @@ def measure(workers: int) -> dict[str, Any]:
 
     body = timed("build", lambda: step.prepared(params, *batch)[0].body)
     lowered = timed("lower", lambda: lower(body.outputs, body.declared, body.effects))
-    program = timed("improve", lambda: planner.improved(lowered, Options().fan_in))
+    program = timed("improve", lambda: improve(lowered, Context(evaluate)))
     plan = timed("partition", lambda: partition(program, cluster(workers), Options(cpus_per_task=1)))
     said = plan.predictions
     return {

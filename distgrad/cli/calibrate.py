@@ -21,7 +21,7 @@ def calibrate(
     force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
 ) -> None:
     """Measure this machine once, for predictions in its seconds."""
-    from distgrad.workers import calibrate as calibration
+    from distgrad.workers.tools import calibrate as calibration
 
     try:
         count = None if threads is None else calibration.check_threads(threads)

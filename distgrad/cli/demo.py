@@ -20,7 +20,7 @@ from distgrad.cli.console import MISUSED, app, fail, say
 from distgrad.cli.loading import called_at, load_file
 
 if TYPE_CHECKING:
-    from distgrad.session import Session
+    from distgrad.run.session import Session
 
 #: Runs of which the shortest is told: the first one compiles.
 RUNS = 3
@@ -62,7 +62,7 @@ def _prepared(folder: Path) -> Path:
     """The model's file in its folder. Only a new folder, an empty one or that of an earlier demo is written to."""
     from distgrad.files import write_text
 
-    text = resources.files("distgrad").joinpath("demo_model.py").read_text(encoding="utf-8")
+    text = resources.files("distgrad.cli").joinpath("demo_model.py").read_text(encoding="utf-8")
     file = folder / "model.py"
     try:
         if folder.exists() and any(folder.iterdir()) and not (file.exists() and file.read_text("utf-8") == text):
@@ -81,7 +81,7 @@ def _prepared(folder: Path) -> Path:
 
 def _calibrate() -> None:
     """Measure this machine if it was not before. Where the rates cannot be kept, those of a common server do."""
-    from distgrad.workers import calibrate
+    from distgrad.workers.tools import calibrate
 
     if not calibrate.cache_file().exists():
         say("measuring this machine, once, for predictions in its seconds ...")

@@ -15,7 +15,7 @@ from distgrad.cli.console import FAILED, AsJson, app
 from distgrad.cli.run import cluster_address
 
 if TYPE_CHECKING:
-    from distgrad.workers.doctor import Finding
+    from distgrad.workers.tools.doctor import Finding
 
 ADDRESS = "Of a Ray cluster to look at; that of RAY_ADDRESS, or the one started on this machine, by default."
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
@@ -44,8 +44,8 @@ def doctor(
 
 
 def _findings(address: str | None) -> Iterator[Finding]:
-    from distgrad.workers import doctor as machine
     from distgrad.workers.on_ray import health
+    from distgrad.workers.tools import doctor as machine
 
     yield from machine.findings()
     yield from health.findings(address)

@@ -15,7 +15,7 @@ from distgrad.cli.console import FAILED, MISUSED, AsJson, app, fail, say
 from distgrad.cli.run import INTERRUPTED
 
 if TYPE_CHECKING:
-    from distgrad.workers.on_ray.jobs import Job, Jobs
+    from distgrad.workers.jobs.jobs import Job, Jobs
 
 jobs = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(jobs, name="jobs", help="List, follow and stop the jobs of a cluster.")
@@ -35,8 +35,8 @@ Id = Annotated[str, typer.Argument(metavar="ID", help="Of the job, as `distgrad 
 def cluster(address: str | None) -> Iterator[Jobs]:
     """The jobs of a cluster; what goes wrong between it and us is an error of one line."""
     from distgrad.workers.importing import explain_import
-    from distgrad.workers.on_ray.dashboard import JobsError, usual_address
-    from distgrad.workers.on_ray.jobs import Jobs
+    from distgrad.workers.jobs.dashboard import JobsError, usual_address
+    from distgrad.workers.jobs.jobs import Jobs
 
     try:
         yield Jobs(usual_address() if address is None else address)

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from distgrad.cli import session_options
 from distgrad.cli.console import MISUSED, AsJson, app, fail, say
 from distgrad.cli.loading import called_at, find, guarded, load_module
 
 if TYPE_CHECKING:
-    from distgrad.scheduler import Cluster, Plan
-    from distgrad.session import Session
+    from distgrad.run.session import Session
+    from distgrad.scheduler.cluster import Cluster
+    from distgrad.scheduler.plan import Plan
 
 #: What a user is told who gives something else.
 CONVENTION = (
@@ -33,24 +35,18 @@ RAY_MEMORY = 0.7
 
 
 @app.command()
+@session_options.takes("cluster", "workers", "cpus_per_task", "memory")
 def plan(
     target: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A module, or the path of its file.")],
     spec: Annotated[
         list[str] | None,
         typer.Option(metavar="TYPE", help="The type of an argument, as 'float32[256,784]'; once for each, in order."),
     ] = None,
-    cluster: Annotated[Path | None, typer.Option(metavar="FILE", help="Plan for the cluster of this file.")] = None,
-    workers: Annotated[int | None, typer.Option(min=1, metavar="N", help="Plan for so many workers of Ray.")] = None,
-    cpus: Annotated[
-        int | None, typer.Option("--cpus-per-task", min=1, metavar="N", help="Cpus of a task; 1 on Ray by default.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="BYTES", help="What a run may allocate on a worker, as '4 GiB'.")
-    ] = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the plan as a page, with its graph and timeline.")
     ] = None,
     as_json: AsJson = False,
+    **options: Any,
 ) -> None:
     """Say what a function would run, without running it.
 
@@ -63,7 +59,7 @@ def plan(
     nothing has to exist. The exit code is 1 if the plan needs more memory than there is.
     """
     page = None if html is None else _page(html)
-    with _session(cluster, workers, cpus, memory):
+    with _session(**options):
         name, made = _planned(target, [_argument(text) for text in spec or ()])
     if page is not None:
         _write(made, name, page)
@@ -74,7 +70,7 @@ def plan(
 
 
 def _page(file: Path) -> Path:
-    from distgrad.recording import target
+    from distgrad.report.recording import target
 
     if file.suffix != ".html":
         fail(f"--html {file}: a page is a .html file", MISUSED)
@@ -93,7 +89,7 @@ def _document(made: Plan, name: str) -> dict[str, Any]:
 
 
 def _write(made: Plan, name: str, file: Path) -> None:
-    from distgrad.recording import write
+    from distgrad.report.recording import write
 
     if not made.tasks:
         fail(f"--html {file}: the plan of {name} has no tasks to show: it returns what it is given", MISUSED)
@@ -107,21 +103,21 @@ def _write(made: Plan, name: str, file: Path) -> None:
 # -- what to plan for --------------------------------------------------------------------------------------------
 
 
-def _session(file: Path | None, workers: int | None, cpus: int | None, memory: str | None) -> Session:
+def _session(cluster: Path | None, workers: int | None, cpus_per_task: int | None, memory: str | None) -> Session:
     """A session that can plan for this cluster. It runs nothing, so it needs no Ray."""
-    from distgrad.session import Session
+    from distgrad.run.session import Session
 
     try:
-        cluster = _cluster(file, workers, cpus or 1)
-        if cluster is not None and cluster.engine == "ray":
-            cpus = cpus or 1  # as a session on Ray
-        return Session(cluster=cluster, cpus_per_task=cpus, memory=memory)
+        found = _cluster(cluster, workers, cpus_per_task or 1)
+        if found is not None and found.engine == "ray":
+            cpus_per_task = cpus_per_task or 1  # as a session on Ray
+        return Session(cluster=found, cpus_per_task=cpus_per_task, memory=memory)
     except ValueError as e:
         fail(str(e).removeprefix("Session: "), MISUSED)
 
 
 def _cluster(file: Path | None, workers: int | None, cpus: int) -> Cluster | None:
-    from distgrad.scheduler import load_cluster
+    from distgrad.scheduler.cluster import load_cluster
 
     if file is None:
         return None if workers is None else _this_machine(workers, cpus)
@@ -134,7 +130,7 @@ def _cluster(file: Path | None, workers: int | None, cpus: int) -> Cluster | Non
 def _this_machine(workers: int, cpus: int) -> Cluster:
     """What `Session("ray", workers=...)` would start here."""
     from distgrad.scheduler.cluster import MOST_WORKERS, Cluster, Worker, on_ray, usable_memory
-    from distgrad.workers import calibrate
+    from distgrad.workers.tools import calibrate
 
     if workers > MOST_WORKERS:
         raise ValueError(f"--workers is {workers}, but {MOST_WORKERS:,} are the most")
@@ -180,7 +176,7 @@ def _asked(target: str, maker: Any) -> tuple[Any, list[Any]]:
 
 def _plan_of(target: str, place: Any, found: Any, arguments: list[Any]) -> Plan:
     from distgrad.errors import BudgetError, DeviceError
-    from distgrad.function import Function
+    from distgrad.tracing.function import Function
 
     with guarded(f"{target} cannot be planned"):
         planned = found if hasattr(found, "plan") else Function(found)
@@ -274,7 +270,7 @@ def _dtype(name: str) -> Any:
 
 
 def _is_plan(x: Any) -> bool:
-    from distgrad.scheduler import Plan
+    from distgrad.scheduler.plan import Plan
 
     return isinstance(x, Plan)
 

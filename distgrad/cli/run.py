@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from click import get_current_context
 from typer.core import TyperCommand
 
-from distgrad.cli import console, parent
+from distgrad.cli import console, parent, session_options
 from distgrad.cli.console import FAILED, MISUSED, app, fail, say
 from distgrad.cli.secrets import apply_file
 
 if TYPE_CHECKING:
-    from distgrad.session import Session
+    from distgrad.run.session import Session
 
 #: Of a program that Ctrl-C ended.
 INTERRUPTED = 130
@@ -30,10 +29,11 @@ IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 #: For commands that take a script with its arguments: options that they do not know are the script's.
 PASSES_ON = {"ignore_unknown_options": True}
 
+#: The options of the command that is run. Typer has a click of its own, so click's current context does not know it.
+_own: list[str] = []
+
 Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")]
 Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arguments of the script.")]
-Workers = Annotated[int | None, typer.Option(min=1, help="Run on Ray with so many workers.")]
-Numerics = Annotated[bool, typer.Option("--check-numerics", help="Raise where a NaN or an Inf begins; name its op.")]
 
 
 class PassesOn(TyperCommand):
@@ -41,9 +41,10 @@ class PassesOn(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         before = args[: args.index("--")] if "--" in args else list(args)
+        own = [name.removeprefix("--") for option in self.params for name in (*option.opts, *option.secondary_opts)]
+        _own[:] = own
         rest: list[str] = super().parse_args(ctx, args)
         passed = ctx.params.get("arguments") or []
-        own = [name.removeprefix("--") for option in self.params for name in (*option.opts, *option.secondary_opts)]
         for text in [x for x in before if x.startswith("--") and x in passed]:
             name = text.partition("=")[0]
             if near := difflib.get_close_matches(name.removeprefix("--"), own, 1, cutoff=0.8):
@@ -53,26 +54,21 @@ class PassesOn(TyperCommand):
 
 
 @app.command(cls=PassesOn, context_settings=PASSES_ON)
+@session_options.takes(*session_options.OF_RUN)
 def run(
     script: Script,
     arguments: Arguments = None,
-    workers: Workers = None,
-    address: Annotated[
-        str | None, typer.Option(help="Run on the Ray cluster at this address: HOST:PORT, or 'auto'.")
-    ] = None,
-    trace: Annotated[
-        Path | None, typer.Option(help="Record the runs: write a trace (.json) or a report (.html) at the end.")
-    ] = None,
-    check_numerics: Numerics = False,
     env_file: Annotated[
         list[str] | None,
         typer.Option(metavar="PATH", help="Set variables from a file that you alone can read: lines of KEY=VALUE."),
     ] = None,
+    **options: Any,
 ) -> None:
     """Run a script; what it computes with distgrad runs in this process, or on Ray.
 
     The script is run as by `python SCRIPT ARGS`. All that it does not run in a session of its own runs in this process;
-    with --workers on a Ray that is started on this machine and ends with the script; with --address on a cluster.
+    with --address on a cluster; with another option of Ray, such as --workers, on a Ray that is started on this machine
+    and ends with the script.
 
     The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`:
     `distgrad run --workers 4 train.py -- --workers 8`.
@@ -83,11 +79,12 @@ def run(
     check_script(script)
     for path in env_file or ():
         apply_file(path)
-    if console.in_own_process and (workers is not None or address is not None):
+    on_ray = session_options.are_of_ray(options)
+    if console.in_own_process and on_ray:
         parent.fork()
-    trace = trace and trace.absolute()  # wherever the script goes
+    trace = options["trace"] = options["trace"] and options["trace"].absolute()  # wherever the script goes
     try:
-        session = _session(workers, address, trace, check_numerics)
+        session = _session("ray" if on_ray else "local", options)
         atexit.register(_end, session, trace)  # later than the script's threads, and than what it registers itself
         code = _outcome(script, arguments or [])
     except KeyboardInterrupt:
@@ -125,22 +122,19 @@ def check_script(script: str) -> None:
 
 def _nearest(option: str) -> str:
     """The option of the command that is run which a misspelt one may stand for."""
-    context = get_current_context(silent=True)
-    own = [name for x in context.command.params for name in x.opts if name.startswith("--")] if context else []
-    near = difflib.get_close_matches(option.partition("=")[0], own, 1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = difflib.get_close_matches(option.partition("=")[0].removeprefix("--"), _own, 1)
+    return f"; did you mean --{near[0]}?" if near else ""
 
 
-def _session(workers: int | None, address: str | None, trace: Path | None, check_numerics: bool) -> Session:
+def _session(engine: str, options: dict[str, Any]) -> Session:
     """The session for all threads of this process that have none of their own."""
     from distgrad import runtime
-    from distgrad.session import Session
+    from distgrad.run.session import Session
 
-    options: dict[str, Any] = {"check_numerics": check_numerics, "trace": trace}
-    if workers is not None or address is not None:
-        options |= {"engine": "ray", "workers": workers, "address": address and cluster_address(address)}
+    if options["address"] is not None:
+        cluster_address(options["address"])
     try:
-        session = Session(**options)
+        session = Session(engine, **options)
     except (ConnectionError, ImportError) as e:
         fail(str(e))
     except ValueError as e:

@@ -60,7 +60,7 @@ def apply_file(path: str) -> None:
 
 
 def _check(file: Path) -> None:
-    from distgrad.workers.on_ray.tokens import check_private
+    from distgrad.workers.on_ray.connect.tokens import check_private
 
     try:
         check_private(file)

@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from distgrad.cli import session_options
 from distgrad.cli.console import FAILED, MISUSED, app, fail, say
 from distgrad.cli.jobs import Address, cluster, follow
-from distgrad.cli.run import PASSES_ON, Arguments, Numerics, PassesOn, Script, check_script
+from distgrad.cli.run import PASSES_ON, Arguments, PassesOn, Script, check_script
 from distgrad.cli.secrets import looks_secret
+from distgrad.run.options import SessionOptions
 
 if TYPE_CHECKING:
-    from distgrad.workers.on_ray.jobs import Job
+    from distgrad.workers.jobs.jobs import Job
 
 #: Names that a line tells before it says how many more there are.
 SHOWN = 8
 
 
 @app.command(cls=PassesOn, context_settings=PASSES_ON)
+@session_options.takes(*session_options.OF_SUBMIT)
 def submit(
     script: Script,
     arguments: Arguments = None,
@@ -44,11 +47,6 @@ def submit(
     send: Annotated[
         list[str] | None, typer.Option(metavar="PATH", help="Send this file of the folder though it looks secret.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Use so many of the cluster's workers.")] = None,
-    check_numerics: Numerics = False,
-    trace: Annotated[
-        str | None, typer.Option(help="Have the job write a trace (.json) or a report (.html): a path on the cluster.")
-    ] = None,
     ship: Annotated[bool, typer.Option(help="Give the job this distgrad, or let it use the cluster's own.")] = True,
     install: Annotated[
         bool, typer.Option("--install", help="Have Ray install with pip what distgrad needs and the cluster lacks.")
@@ -61,6 +59,7 @@ def submit(
     driver_cpus: Annotated[float | None, typer.Option(min=0, help="Cpus for the script's own process.")] = None,
     driver_gpus: Annotated[float | None, typer.Option(min=0, help="GPUs for the script's own process.")] = None,
     driver_memory: Annotated[int | None, typer.Option(min=0, help="Bytes for the script's own process.")] = None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """Run a script as a job of a Ray cluster, through the Jobs API of its dashboard.
 
@@ -70,25 +69,21 @@ def submit(
     The job's log is printed as it comes, and its exit code is returned; Ctrl-C leaves the job running. With --no-wait
     its id is printed: `distgrad jobs logs` and `distgrad jobs stop` take it.
 
-    The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`.
+    The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`. Those of
+    the session are as for `distgrad run`: the file of --trace is written on the cluster.
     """
     folder, relative = _located(script, working_dir)
     environment = _environment(env or [])
     _check_files(env_file or [], folder)
     held_back = _held_back(folder, send or [])
-    options = [
-        *[word for path in env_file or () for word in ("--env-file", path)],
-        *(["--workers", str(workers)] if workers else []),
-        *(["--check-numerics"] if check_numerics else []),
-        *(["--trace", trace] if trace else []),
-    ]
+    _check_options(options)
     resources = {
         "entrypoint_num_cpus": driver_cpus,
         "entrypoint_num_gpus": driver_gpus,
         "entrypoint_memory": driver_memory,
     }
     with cluster(address) as found:
-        from distgrad.workers.on_ray.jobs import Request
+        from distgrad.workers.jobs.jobs import Request
 
         say(f"uploading {folder}, without what .gitignore and .rayignore name, to {found.address}")
         if held_back:
@@ -97,7 +92,7 @@ def submit(
             script=relative,
             arguments=arguments or (),
             working_dir=folder,
-            options=options,
+            options=[*[f"--env-file={path}" for path in env_file or ()], *session_options.words(options)],
             python=python,
             env=environment,
             held_back=held_back,
@@ -154,7 +149,7 @@ def _environment(given: list[str]) -> dict[str, str]:
 
 def _check_files(paths: list[str], folder: Path) -> None:
     """End here where a file of secrets would be sent, or cannot be found by the job."""
-    from distgrad.workers.on_ray.private_files import copies_of
+    from distgrad.workers.on_ray.connect.private_files import copies_of
 
     for path in paths:
         file = Path(path).expanduser()
@@ -168,9 +163,17 @@ def _check_files(paths: list[str], folder: Path) -> None:
                  f"elsewhere, where the job finds it on the cluster", MISUSED)  # fmt: skip
 
 
+def _check_options(options: dict[str, Any]) -> None:
+    """End here where the session of the job could not be opened."""
+    try:
+        SessionOptions("ray", **options)
+    except ValueError as e:
+        fail(str(e), MISUSED)
+
+
 def _held_back(folder: Path, send: list[str]) -> list[str]:
     """What looks secret in the working folder, without what shall be sent all the same."""
-    from distgrad.workers.on_ray.private_files import private_files
+    from distgrad.workers.on_ray.connect.private_files import private_files
 
     found = private_files(folder)
     wanted = [Path(os.path.normpath(folder / path)) for path in send]

@@ -46,7 +46,7 @@ from distgrad.ops.logic import (
     logical_xor,
     not_equal,
 )
-from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.registry import Kind, RegisterGradient, View, define, no_gradient
 from distgrad.types import BOOL, DType, Shape, Typed, brief, broadcast_shapes, real_dtype, trainable, whole
 
 Infer = Callable[..., tuple[Shape, DType]]
@@ -68,10 +68,16 @@ def real_only(infer: Infer) -> Infer:
 
 # -- arithmetic --------------------------------------------------------------------------------------------------
 
-add = binary("Add", np.add, "x + y, elementwise.\n\n>>> add(1.0, 2.0)\narray(3.)")
-subtract = binary("Sub", np.subtract, "x - y, elementwise.\n\n>>> subtract(3, 1)\narray(2)", name="subtract")
-multiply = binary("Mul", np.multiply, "x * y, elementwise.\n\n>>> multiply(2.0, 3)\narray(6.)", name="multiply")
-divide = binary("Div", np.true_divide, "x / y, elementwise.\n\n>>> divide(1, 2)\narray(0.5)", name="divide")
+add = binary("Add", np.add, "x + y, elementwise.\n\n>>> add(1.0, 2.0)\narray(3.)", rounded=True)
+subtract = binary(
+    "Sub", np.subtract, "x - y, elementwise.\n\n>>> subtract(3, 1)\narray(2)", name="subtract", rounded=True
+)
+multiply = binary(
+    "Mul", np.multiply, "x * y, elementwise.\n\n>>> multiply(2.0, 3)\narray(6.)", name="multiply", rounded=True
+)
+divide = binary(
+    "Div", np.true_divide, "x / y, elementwise.\n\n>>> divide(1, 2)\narray(0.5)", name="divide", rounded=True
+)
 floor_divide = binary(
     "FloorDiv",
     np.floor_divide,
@@ -87,14 +93,20 @@ remainder = binary(
     name="remainder",
 )
 maximum = binary(
-    "Maximum", np.maximum, "The larger of x and y; a tie gives its gradient to x.\n\n>>> maximum(1.0, 2.0)\narray(2.)"
+    "Maximum",
+    np.maximum,
+    "The larger of x and y; a tie gives its gradient to x.\n\n>>> maximum(1.0, 2.0)\narray(2.)",
+    rounded=True,
 )
 minimum = binary(
-    "Minimum", np.minimum, "The smaller of x and y; a tie gives its gradient to x.\n\n>>> minimum(1.0, 2.0)\narray(1.)"
+    "Minimum",
+    np.minimum,
+    "The smaller of x and y; a tie gives its gradient to x.\n\n>>> minimum(1.0, 2.0)\narray(1.)",
+    rounded=True,
 )
-negative = unary("Neg", np.negative, "-x.\n\n>>> negative(1.5)\narray(-1.5)", name="negative")
-square = unary("Square", np.square, "x * x.\n\n>>> square(3.0)\narray(9.)")
-reciprocal = unary("Reciprocal", np.reciprocal, "1 / x.\n\n>>> reciprocal(4.0)\narray(0.25)")
+negative = unary("Neg", np.negative, "-x.\n\n>>> negative(1.5)\narray(-1.5)", name="negative", rounded=True)
+square = unary("Square", np.square, "x * x.\n\n>>> square(3.0)\narray(9.)", rounded=True)
+reciprocal = unary("Reciprocal", np.reciprocal, "1 / x.\n\n>>> reciprocal(4.0)\narray(0.25)", rounded=True)
 no_gradient("FloorDiv")
 
 
@@ -186,12 +198,22 @@ def isclose(
 
 # -- rounding and sign -------------------------------------------------------------------------------------------
 
-floor = unary("Floor", np.floor, "The largest integer not above x.\n\n>>> floor(-1.5)\narray(-2.)", real_only(same))
-ceil = unary("Ceil", np.ceil, "The smallest integer not below x.\n\n>>> ceil(-1.5)\narray(-1.)", real_only(same))
-trunc = unary(
-    "Trunc", np.trunc, "The integer part of x: rounded towards zero.\n\n>>> trunc(-1.5)\narray(-1.)", real_only(same)
+floor = unary(
+    "Floor", np.floor, "The largest integer not above x.\n\n>>> floor(-1.5)\narray(-2.)", real_only(same), rounded=True
 )
-rint = unary("Rint", np.rint, "The nearest integer, halves to even.\n\n>>> rint([0.5, 1.5])\narray([0., 2.])")
+ceil = unary(
+    "Ceil", np.ceil, "The smallest integer not below x.\n\n>>> ceil(-1.5)\narray(-1.)", real_only(same), rounded=True
+)
+trunc = unary(
+    "Trunc",
+    np.trunc,
+    "The integer part of x: rounded towards zero.\n\n>>> trunc(-1.5)\narray(-1.)",
+    real_only(same),
+    rounded=True,
+)
+rint = unary(
+    "Rint", np.rint, "The nearest integer, halves to even.\n\n>>> rint([0.5, 1.5])\narray([0., 2.])", rounded=True
+)
 sign = unary("Sign", np.sign, "-1, 0 or 1; of a complex number x / |x|.\n\n>>> sign([-2.0, 0.0])\narray([-1.,  0.])")
 for _type in ("Floor", "Ceil", "Trunc", "Rint"):
     no_gradient(_type)
@@ -240,6 +262,7 @@ abs = unary(
     np.absolute,
     "The absolute value; of a complex number its modulus. Flat at 0.\n\n>>> abs([-2.0, 3.0])\narray([2., 3.])",
     _real_infer,
+    rounded=True,
 )
 
 
@@ -260,9 +283,9 @@ def fabs(x: Any, name: str | None = None) -> Tensor:
 
 # -- complex parts -----------------------------------------------------------------------------------------------
 
-_real = define("Real", _real_infer)
-_imag = define("Imag", _real_infer)
-_conj = define("Conj", same)
+_real = define("Real", _real_infer, kind=Kind.ELEMENTWISE, view=View.STRIDED)
+_imag = define("Imag", _real_infer, kind=Kind.ELEMENTWISE, view=View.STRIDED)
+_conj = define("Conj", same, kind=Kind.ELEMENTWISE, rounded=True)
 
 
 def real(val: Any, name: str | None = None) -> Tensor:
@@ -317,7 +340,7 @@ def _select_infer(condition: Typed, x: Typed, y: Typed) -> tuple[Shape, DType]:
     return broadcast_shapes(broadcast_shapes(condition.shape, x.shape), y.shape), x.dtype
 
 
-_select = define("Select", _select_infer, broadcasting=True)
+_select = define("Select", _select_infer, broadcasting=True, kind=Kind.ELEMENTWISE, rounded=True)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
@@ -353,9 +376,7 @@ def clip(
     return typed(a) if high is None else minimum(a, high, name=name)
 
 
-def nan_to_num(
-    x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None, name: str | None = None
-) -> Tensor:
+def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None, name: str | None = None) -> Tensor:
     """x with NaN, inf and -inf replaced: by zero and the largest finite numbers, unless given.
 
     >>> nan_to_num(np.array([1.0, np.nan, np.inf]), posinf=9.0)

@@ -40,7 +40,7 @@ from distgrad.ops.layout import (
     unstack,
     vstack,
 )
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, View, define
 from distgrad.types import MAX_DIMS, DType, Shape, Typed, brief, normalize_axes, normalize_axis, sizes, whole
 
 Pairs = tuple[tuple[Any, Any], ...]
@@ -147,7 +147,7 @@ def _pad_infer(x: Typed, *, pad_width: Pairs, value: Any) -> tuple[Shape, DType]
     return tuple([before + n + after for n, (before, after) in zip(x.shape, pad_width, strict=True)]), x.dtype
 
 
-_pad = define("Pad", _pad_infer)
+_pad = define("Pad", _pad_infer, kind=Kind.LAYOUT)
 
 
 def pad(
@@ -226,8 +226,8 @@ def _pad_grad(op: Operation, g: Tensor) -> Any:
 
 # -- reversing and rolling ---------------------------------------------------------------------------------------
 
-_reverse = define("Reverse", same)
-_roll = define("Roll", same)
+_reverse = define("Reverse", same, kind=Kind.LAYOUT, view=View.STRIDED)
+_roll = define("Roll", same, kind=Kind.LAYOUT)
 
 
 def flip(m: Any, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:

@@ -17,7 +17,7 @@ import numpy as np
 from distgrad import runtime
 from distgrad.errors import here
 from distgrad.graph import NO_ATTRS, Attrs, FuncGraph, Graph, Tensor, _context
-from distgrad.registry import OpDef, define
+from distgrad.registry import Kind, OpDef, define
 from distgrad.types import BOOL, DType, Shape, Typed, brief, broadcast_shapes, dtype_from, native, spec_of, trainable
 
 _SCALARS = (bool, int, float, complex)
@@ -155,7 +155,7 @@ def _constant_infer(*, value: Any) -> tuple[Shape, DType]:
     return value.shape, value.dtype
 
 
-CONST = define("Const", _constant_infer)
+CONST = define("Const", _constant_infer, kind=Kind.SOURCE)
 
 #: An array of at least so many bytes is one constant of a graph, however often it is used.
 SHARED_BYTES = 1 << 14
@@ -307,7 +307,7 @@ def _cast_infer(x: Typed, *, dtype: DType) -> tuple[Shape, DType]:
     return x.shape, dtype
 
 
-CAST = define("Cast", _cast_infer)
+CAST = define("Cast", _cast_infer, kind=Kind.ELEMENTWISE)
 
 
 def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
@@ -342,10 +342,15 @@ def comparison(x: Typed, y: Typed) -> tuple[Shape, DType]:
 
 
 def unary(
-    op_type: str, ufunc: np.ufunc, doc: str, infer: Callable[..., Any] = same, name: str | None = None
+    op_type: str,
+    ufunc: np.ufunc,
+    doc: str,
+    infer: Callable[..., Any] = same,
+    name: str | None = None,
+    rounded: bool = False,
 ) -> Callable[..., Tensor]:
-    """An elementwise function of one argument, with the dtype rules of `ufunc`."""
-    d = define(op_type, infer)
+    """An elementwise function of one argument, with the dtype rules of `ufunc`; see `OpDef.rounded`."""
+    d = define(op_type, infer, kind=Kind.ELEMENTWISE, rounded=rounded)
     called = name or op_type.lower()
 
     def build(x: Any, name: str | None = None) -> Tensor:
@@ -357,10 +362,15 @@ def unary(
 
 
 def binary(
-    op_type: str, ufunc: np.ufunc, doc: str, infer: Callable[..., Any] = elementwise, name: str | None = None
+    op_type: str,
+    ufunc: np.ufunc,
+    doc: str,
+    infer: Callable[..., Any] = elementwise,
+    name: str | None = None,
+    rounded: bool = False,
 ) -> Callable[..., Tensor]:
-    """A broadcasting elementwise function of two arguments, with the dtype rules of `ufunc`."""
-    d = define(op_type, infer, broadcasting=True)
+    """A broadcasting elementwise function of two arguments, with the dtype rules of `ufunc`; see `OpDef.rounded`."""
+    d = define(op_type, infer, kind=Kind.ELEMENTWISE, rounded=rounded, broadcasting=True)
     called = name or op_type.lower()
 
     def build(x: Any, y: Any, name: str | None = None) -> Tensor:

@@ -1,5 +1,4 @@
-"""Ops that move values and order work without computing: placeholders, constants, identities, gates, sums of gradients.
-"""
+"""Ops that move values and order work without computing: placeholders, constants, identities, gates, sums."""
 
 from __future__ import annotations
 
@@ -10,17 +9,17 @@ import numpy as np
 
 from distgrad import nest
 from distgrad.graph import NO_ATTRS, Operation, Tensor, current_graph
-from distgrad.indexed_slices import IndexedSlices
 from distgrad.ops.builder import as_array, common, convert, graph_for, make, make_n, same, typed
 from distgrad.ops.guard import guard_all
-from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.ops.indexed_slices import IndexedSlices
+from distgrad.registry import Kind, RegisterGradient, View, define, no_gradient
 from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, brief, native, sizes, spec_of
 
 # -- sources -----------------------------------------------------------------------------------------------------
 
-_fill = define("Fill", lambda *, shape, dtype, value: (shape, dtype))
-define("Placeholder", lambda *, shape, dtype: (shape, dtype))
-define("Capture", same)
+_fill = define("Fill", lambda *, shape, dtype, value: (shape, dtype), kind=Kind.SOURCE)
+define("Placeholder", lambda *, shape, dtype: (shape, dtype), kind=Kind.ARGUMENT)
+define("Capture", same, kind=Kind.ARGUMENT)
 for _type in ("Const", "Fill", "Placeholder"):
     no_gradient(_type)
 
@@ -88,11 +87,11 @@ def _filled(shape: Shape, dtype: DType, value: int, name: str | None = None) -> 
 
 # -- what a tensor is, as a tensor -------------------------------------------------------------------------------
 
-_size = define("Size", lambda x: ((), INT))
-_rank = define("Rank", lambda x: ((), INT))
-_shape = define("Shape", lambda x: ((len(x.shape),), INT))
-_zeros_like = define("ZerosLike", lambda x, *, dtype: (x.shape, dtype))
-_ones_like = define("OnesLike", lambda x, *, dtype: (x.shape, dtype))
+_size = define("Size", lambda x: ((), INT), kind=Kind.LAYOUT, types_only=True)
+_rank = define("Rank", lambda x: ((), INT), kind=Kind.LAYOUT, types_only=True)
+_shape = define("Shape", lambda x: ((len(x.shape),), INT), kind=Kind.LAYOUT, types_only=True)
+_zeros_like = define("ZerosLike", lambda x, *, dtype: (x.shape, dtype), kind=Kind.ELEMENTWISE, types_only=True)
+_ones_like = define("OnesLike", lambda x, *, dtype: (x.shape, dtype), kind=Kind.ELEMENTWISE, types_only=True)
 for _type in ("Size", "Rank", "Shape", "ZerosLike", "OnesLike"):
     no_gradient(_type)
 
@@ -146,10 +145,10 @@ def ones_like(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
 
 # -- identities --------------------------------------------------------------------------------------------------
 
-_identity = define("Identity", same)
-_stop = define("StopGradient", same)
-_prevent = define("PreventGradient", same)
-IDENTITY_N = define("IdentityN", lambda *xs: [spec_of(x) for x in xs])
+_identity = define("Identity", same, kind=Kind.LAYOUT, view=View.SAME)
+_stop = define("StopGradient", same, kind=Kind.LAYOUT, view=View.SAME)
+_prevent = define("PreventGradient", same, kind=Kind.LAYOUT, view=View.SAME)
+IDENTITY_N = define("IdentityN", lambda *xs: [spec_of(x) for x in xs], kind=Kind.LAYOUT, view=View.SAME)
 no_gradient("StopGradient")
 
 
@@ -222,7 +221,7 @@ def _add_n_infer(*xs: Typed) -> tuple[Shape, DType]:
     return first.shape, first.dtype
 
 
-ADD_N = define("AddN", _add_n_infer)
+ADD_N = define("AddN", _add_n_infer, kind=Kind.ELEMENTWISE)
 
 
 def add_n(inputs: Sequence[Any], name: str | None = None) -> Tensor:
@@ -243,7 +242,7 @@ def _add_n_grad(op: Operation, g: Any) -> Any:
 
 # -- order -------------------------------------------------------------------------------------------------------
 
-define("NoOp", lambda: [], stateful=True)
+define("NoOp", lambda: [], stateful=True, kind=Kind.BARRIER)
 no_gradient("NoOp")
 
 

@@ -17,7 +17,7 @@ from distgrad.ops.builder import common, make, same, typed
 from distgrad.ops.control import zeros
 from distgrad.ops.guard import guard_all
 from distgrad.ops.math import conj
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, define
 from distgrad.types import DType, Shape, Typed, brief, trainable
 
 Pair = tuple[int, int]
@@ -109,9 +109,9 @@ def _backprop_filter_infer(x: Typed, g: Typed, *, size: Pair, groups: int, **_: 
     return (*size, x.shape[3] // groups, g.shape[3]), x.dtype
 
 
-_conv2d = define("Conv2D", _conv_infer)
-_backprop_input = define("Conv2DBackpropInput", _backprop_input_infer)
-_backprop_filter = define("Conv2DBackpropFilter", _backprop_filter_infer)
+_conv2d = define("Conv2D", _conv_infer, kind=Kind.CONVOLUTION)
+_backprop_input = define("Conv2DBackpropInput", _backprop_input_infer, kind=Kind.CONVOLUTION)
+_backprop_filter = define("Conv2DBackpropFilter", _backprop_filter_infer, kind=Kind.CONVOLUTION)
 
 
 def conv2d(
@@ -214,11 +214,11 @@ def _avg_pool_grad_infer(g: Typed, *, size: Pair, **_: Any) -> tuple[Shape, DTyp
     return (g.shape[0], *size, g.shape[3]), g.dtype
 
 
-_max_pool = define("MaxPool", _pool_infer)
-_max_pool_scatter = define("MaxPoolGrad", same)
-_max_pool_pick = define("MaxPoolGradGrad", _pool_infer)
-_avg_pool = define("AvgPool", _pool_infer)
-_avg_pool_scatter = define("AvgPoolGrad", _avg_pool_grad_infer)
+_max_pool = define("MaxPool", _pool_infer, kind=Kind.WINDOW)
+_max_pool_scatter = define("MaxPoolGrad", same, kind=Kind.WINDOW)
+_max_pool_pick = define("MaxPoolGradGrad", _pool_infer, kind=Kind.WINDOW)
+_avg_pool = define("AvgPool", _pool_infer, kind=Kind.WINDOW)
+_avg_pool_scatter = define("AvgPoolGrad", _avg_pool_grad_infer, kind=Kind.WINDOW)
 
 
 def max_pool(

@@ -8,7 +8,7 @@ from distgrad.graph import Operation, Tensor
 from distgrad.ops.builder import make, same, typed
 from distgrad.ops.guard import guard_all
 from distgrad.ops.layout import broadcast_to, moveaxis
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, View, define
 from distgrad.types import Shape, normalize_axis, whole
 
 
@@ -17,9 +17,12 @@ def diagonal_size(shape: Shape, offset: int) -> int:
     return max(0, min(rows + min(offset, 0), columns - max(offset, 0)))
 
 
-MATRIX_DIAG = define("MatrixDiag", lambda x, *, shape, offset: ((*x.shape[:-1], *shape), x.dtype))
+MATRIX_DIAG = define("MatrixDiag", lambda x, *, shape, offset: ((*x.shape[:-1], *shape), x.dtype), kind=Kind.LAYOUT)
 _diag_part = define(
-    "MatrixDiagPart", lambda x, *, offset: ((*x.shape[:-2], diagonal_size(x.shape[-2:], offset)), x.dtype)
+    "MatrixDiagPart",
+    lambda x, *, offset: ((*x.shape[:-2], diagonal_size(x.shape[-2:], offset)), x.dtype),
+    kind=Kind.LAYOUT,
+    view=View.PART,
 )
 
 
@@ -78,8 +81,8 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | N
     return reduce_sum(diagonal(a, offset, axis1, axis2), axis=-1, name=name)
 
 
-_tril = define("Tril", same)
-_triu = define("Triu", same)
+_tril = define("Tril", same, kind=Kind.LAYOUT)
+_triu = define("Triu", same, kind=Kind.LAYOUT)
 
 
 def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:

@@ -11,7 +11,7 @@ from distgrad.disk import as_path
 from distgrad.graph import Tensor
 from distgrad.ops.builder import make
 from distgrad.ops.guard import guard_all
-from distgrad.registry import define, no_gradient
+from distgrad.registry import Kind, define, no_gradient
 from distgrad.tensor_files import tensor_type
 from distgrad.types import DType, Shape, brief, sizes
 
@@ -20,7 +20,7 @@ def _load_infer(*, path: str, name: str, shape: Shape, dtype: DType) -> tuple[Sh
     return shape, dtype
 
 
-_load = define("LoadTensor", _load_infer, at_run=True)
+_load = define("LoadTensor", _load_infer, at_run=True, kind=Kind.SOURCE)
 no_gradient("LoadTensor")
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.indexed_slices import SEGMENT_SUM, IndexedSlices
 from distgrad.ops.builder import cast, check_fits, common, make, typed
 from distgrad.ops.guard import guard_all
+from distgrad.ops.indexed_slices import SEGMENT_SUM, IndexedSlices
 from distgrad.ops.key import Key, checked, indexed_shape, known, parse
 from distgrad.ops.layout import broadcast_to, expand_dims, moveaxis, ravel, reshape, unstack
 from distgrad.ops.math import clip, equal, remainder, where
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, View, define
 from distgrad.types import INT, DType, Shape, Typed, as_shape, brief, normalize_axis, size_of, whole
 
 # -- the ops -----------------------------------------------------------------------------------------------------
@@ -44,11 +44,11 @@ def _add_slices_infer(*terms: Typed, indexes: tuple[Any, ...], shape: Shape) -> 
     return shape, terms[0].dtype
 
 
-_slice = define("StridedSlice", _index_infer)
-_slice_grad = define("StridedSliceGrad", _scatter_infer)
-_add_slices = define("AddSlices", _add_slices_infer)
-_index = define("AdvancedIndex", _index_infer)
-_index_grad = define("AdvancedIndexGrad", _scatter_infer)
+_slice = define("StridedSlice", _index_infer, kind=Kind.LAYOUT, view=View.PART)
+_slice_grad = define("StridedSliceGrad", _scatter_infer, kind=Kind.LAYOUT)
+_add_slices = define("AddSlices", _add_slices_infer, kind=Kind.SCATTER)
+_index = define("AdvancedIndex", _index_infer, kind=Kind.GATHER)
+_index_grad = define("AdvancedIndexGrad", _scatter_infer, kind=Kind.SCATTER)
 
 
 def getitem(x: Any, key: Any, name: str | None = None) -> Tensor:
@@ -137,7 +137,7 @@ def _gather_infer(params: Typed, indices: Typed, *, axis: int) -> tuple[Shape, D
     return (*params.shape[:axis], *indices.shape, *params.shape[axis + 1 :]), params.dtype
 
 
-_gather = define("Gather", _gather_infer)
+_gather = define("Gather", _gather_infer, kind=Kind.GATHER)
 
 
 def gather(params: Any, indices: Any, axis: int = 0, name: str | None = None) -> Tensor:
@@ -263,7 +263,7 @@ def _unsorted_segment_sum_grad(op: Operation, g: Tensor) -> Any:
     return gather(g, op.inputs[1]), None
 
 
-_scatter_add = define("ScatterAdd", lambda x, indices, updates: (x.shape, x.dtype))
+_scatter_add = define("ScatterAdd", lambda x, indices, updates: (x.shape, x.dtype), kind=Kind.SCATTER)
 
 
 def scatter_add(x: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:

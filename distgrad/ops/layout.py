@@ -14,7 +14,7 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.builder import cast, check_parts, common, make, make_n, typed
 from distgrad.ops.guard import guard_all
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, View, define
 from distgrad.types import (
     MAX_DIMS,
     DType,
@@ -42,7 +42,7 @@ def _cast_grad(op: Operation, g: Tensor) -> Any:
 
 # -- reshape -----------------------------------------------------------------------------------------------------
 
-_reshape = define("Reshape", lambda x, *, shape: (shape, x.dtype))
+_reshape = define("Reshape", lambda x, *, shape: (shape, x.dtype), kind=Kind.LAYOUT, view=View.FLAT)
 
 
 def reshape(a: Any, shape: Any, order: str = "C", name: str | None = None) -> Tensor:
@@ -139,7 +139,9 @@ def _at_least(ndim: int, arrays: Sequence[Any]) -> Any:
 
 # -- transpose ---------------------------------------------------------------------------------------------------
 
-_transpose = define("Transpose", lambda x, *, axes: (tuple([x.shape[i] for i in axes]), x.dtype))
+_transpose = define(
+    "Transpose", lambda x, *, axes: (tuple([x.shape[i] for i in axes]), x.dtype), kind=Kind.LAYOUT, view=View.STRIDED
+)
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None, name: str | None = None) -> Tensor:
@@ -206,7 +208,9 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 # -- broadcast_to ------------------------------------------------------------------------------------------------
 
-_broadcast_to = define("BroadcastTo", lambda x, *, shape: (shape, x.dtype), broadcasting=True)
+_broadcast_to = define(
+    "BroadcastTo", lambda x, *, shape: (shape, x.dtype), broadcasting=True, kind=Kind.LAYOUT, view=View.STRIDED
+)
 
 
 def broadcast_to(array: Any, shape: Any, name: str | None = None) -> Tensor:
@@ -239,7 +243,7 @@ def _concat_infer(*xs: Typed, axis: int) -> tuple[Shape, DType]:
     return (*around[0], sum(x.shape[axis] for x in xs), *around[1]), xs[0].dtype
 
 
-_concat = define("Concat", _concat_infer)
+_concat = define("Concat", _concat_infer, kind=Kind.LAYOUT)
 
 
 def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = None) -> Tensor:
@@ -282,7 +286,7 @@ def _stack_infer(*xs: Typed, axis: int) -> tuple[Shape, DType]:
     return (*first.shape[:axis], len(xs), *first.shape[axis:]), first.dtype
 
 
-_stack = define("Stack", _stack_infer)
+_stack = define("Stack", _stack_infer, kind=Kind.LAYOUT)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
@@ -327,7 +331,7 @@ def _split_infer(x: Typed, *, sizes: tuple[int, ...], axis: int) -> list[tuple[S
     return [((*x.shape[:axis], n, *x.shape[axis + 1 :]), x.dtype) for n in sizes]
 
 
-_split = define("Split", _split_infer)
+_split = define("Split", _split_infer, kind=Kind.LAYOUT, view=View.PART)
 
 
 def _cut(x: Any, sizes: tuple[int, ...], axis: int, name: str | None = None) -> list[Tensor]:
@@ -393,7 +397,7 @@ def _unstack_infer(x: Typed, *, axis: int) -> list[tuple[Shape, DType]]:
     return [((*x.shape[:axis], *x.shape[axis + 1 :]), x.dtype)] * x.shape[axis]
 
 
-_unstack = define("Unstack", _unstack_infer)
+_unstack = define("Unstack", _unstack_infer, kind=Kind.LAYOUT, view=View.PART)
 
 
 def unstack(x: Any, axis: int = 0, name: str | None = None) -> list[Tensor]:

@@ -19,7 +19,7 @@ Infer = Callable[..., tuple[Shape, DType]]
 
 def _comparing(op_type: str, ufunc: np.ufunc, doc: str) -> Callable[..., Tensor]:
     """A comparison; unlike arithmetic it takes Python integers that the other side's dtype cannot hold."""
-    build = binary(op_type, ufunc, doc, comparison, name=ufunc.__name__)
+    build = binary(op_type, ufunc, doc, comparison, name=ufunc.__name__, rounded=True)
 
     def compare(x: Any, y: Any, name: str | None = None) -> Tensor:
         return build(_comparable(x, y), _comparable(y, x), name=name)
@@ -45,13 +45,28 @@ greater_equal = _comparing(
     "GreaterEqual", np.greater_equal, "x >= y, elementwise.\n\n>>> greater_equal([1, 2], 2)\narray([False,  True])"
 )
 logical_and = binary(
-    "LogicalAnd", np.logical_and, "Both x and y.\n\n>>> logical_and(1, 0)\narray(False)", comparison, name="logical_and"
+    "LogicalAnd",
+    np.logical_and,
+    "Both x and y.\n\n>>> logical_and(1, 0)\narray(False)",
+    comparison,
+    name="logical_and",
+    rounded=True,
 )
 logical_or = binary(
-    "LogicalOr", np.logical_or, "x or y or both.\n\n>>> logical_or(1, 0)\narray(True)", comparison, name="logical_or"
+    "LogicalOr",
+    np.logical_or,
+    "x or y or both.\n\n>>> logical_or(1, 0)\narray(True)",
+    comparison,
+    name="logical_or",
+    rounded=True,
 )
 logical_xor = binary(
-    "LogicalXor", np.logical_xor, "Either x or y.\n\n>>> logical_xor(1, 0)\narray(True)", comparison, name="logical_xor"
+    "LogicalXor",
+    np.logical_xor,
+    "Either x or y.\n\n>>> logical_xor(1, 0)\narray(True)",
+    comparison,
+    name="logical_xor",
+    rounded=True,
 )
 
 
@@ -60,12 +75,21 @@ def _boolean(x: Typed) -> tuple[Shape, DType]:
 
 
 logical_not = unary(
-    "LogicalNot", np.logical_not, "Not x.\n\n>>> logical_not([0])\narray([ True])", _boolean, name="logical_not"
+    "LogicalNot",
+    np.logical_not,
+    "Not x.\n\n>>> logical_not([0])\narray([ True])",
+    _boolean,
+    name="logical_not",
+    rounded=True,
 )
-isnan = unary("IsNan", np.isnan, "Where x is not a number.\n\n>>> isnan(np.nan)\narray(True)", _boolean)
-isinf = unary("IsInf", np.isinf, "Where x is infinite.\n\n>>> isinf(-np.inf)\narray(True)", _boolean)
+isnan = unary("IsNan", np.isnan, "Where x is not a number.\n\n>>> isnan(np.nan)\narray(True)", _boolean, rounded=True)
+isinf = unary("IsInf", np.isinf, "Where x is infinite.\n\n>>> isinf(-np.inf)\narray(True)", _boolean, rounded=True)
 isfinite = unary(
-    "IsFinite", np.isfinite, "Where x is neither infinite nor NaN.\n\n>>> isfinite(np.inf)\narray(False)", _boolean
+    "IsFinite",
+    np.isfinite,
+    "Where x is neither infinite nor NaN.\n\n>>> isfinite(np.inf)\narray(False)",
+    _boolean,
+    rounded=True,
 )
 
 
@@ -84,6 +108,7 @@ bitwise_and = binary(
     "x & y, bit by bit.\n\n>>> bitwise_and(6, 3)\narray(2)",
     _integral(elementwise),
     name="bitwise_and",
+    rounded=True,
 )
 bitwise_or = binary(
     "BitwiseOr",
@@ -91,6 +116,7 @@ bitwise_or = binary(
     "x | y, bit by bit.\n\n>>> bitwise_or(6, 3)\narray(7)",
     _integral(elementwise),
     name="bitwise_or",
+    rounded=True,
 )
 bitwise_xor = binary(
     "BitwiseXor",
@@ -98,9 +124,14 @@ bitwise_xor = binary(
     "x ^ y, bit by bit.\n\n>>> bitwise_xor(6, 3)\narray(5)",
     _integral(elementwise),
     name="bitwise_xor",
+    rounded=True,
 )
 invert = unary(
-    "Invert", np.invert, "~x, bit by bit; of a boolean its opposite.\n\n>>> invert(6)\narray(-7)", _integral(same)
+    "Invert",
+    np.invert,
+    "~x, bit by bit; of a boolean its opposite.\n\n>>> invert(6)\narray(-7)",
+    _integral(same),
+    rounded=True,
 )
 
 for _type in (

@@ -31,7 +31,7 @@ from distgrad.ops.arithmetic import (
 )
 from distgrad.ops.builder import binary, elementwise, make, promote, same, typed, unary
 from distgrad.ops.guard import guard_all
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, define
 from distgrad.types import trainable, whole
 
 # -- functions of two arguments ----------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ log = unary("Log", np.log, "The natural logarithm.\n\n>>> log(10.0)\narray(2.302
 log2 = unary("Log2", np.log2, "The logarithm to base 2.\n\n>>> log2(8.0)\narray(3.)")
 log10 = unary("Log10", np.log10, "The logarithm to base 10.\n\n>>> log10(100.0)\narray(2.)")
 log1p = unary("Log1p", np.log1p, "log(1 + x), exact for small x.\n\n>>> log1p(1e-10)\narray(1.e-10)")
-sqrt = unary("Sqrt", np.sqrt, "The square root.\n\n>>> sqrt(9.0)\narray(3.)")
+sqrt = unary("Sqrt", np.sqrt, "The square root.\n\n>>> sqrt(9.0)\narray(3.)", rounded=True)
 rsqrt = unary("Rsqrt", np.sqrt, "1 / sqrt(x).\n\n>>> rsqrt(4.0)\narray(0.5)")
 cbrt = unary("Cbrt", np.cbrt, "The real cube root.\n\n>>> cbrt(-8.0)\narray(-2.)", real_only(same))
 sin = unary("Sin", np.sin, "The sine of x in radians.\n\n>>> sin(1.0)\narray(0.84147098)")
@@ -145,7 +145,7 @@ lgamma = unary("Lgamma", np.cbrt, "The logarithm of |gamma(x)|.\n\n>>> lgamma(4.
 digamma = unary(
     "Digamma", np.cbrt, "The derivative of lgamma.\n\n>>> digamma(1.0)\narray(-0.57721566)", real_only(same)
 )
-_polygamma = define("Polygamma", real_only(same))
+_polygamma = define("Polygamma", real_only(same), kind=Kind.ELEMENTWISE)
 
 
 def polygamma(n: int, x: Any, name: str | None = None) -> Tensor:

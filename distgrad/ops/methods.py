@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from distgrad import numpy_api
 from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
-from distgrad.indexed_slices import IndexedSlices
-from distgrad.ops import array, control, index, math, matmul, reduce
+from distgrad.ops import array, control, index, math, numpy_api, reduce
 from distgrad.ops.builder import cast, typed
+from distgrad.ops.indexed_slices import IndexedSlices
+from distgrad.ops.matrix import matmul
 from distgrad.types import Shape, brief
 
 Method = Callable[..., Any]

@@ -21,7 +21,7 @@ from distgrad.ops.index import gather
 from distgrad.ops.math import add, exp, greater_equal, multiply, sigmoid, tanh, where
 from distgrad.ops.random import uniform
 from distgrad.ops.reduce import sum as reduce_sum
-from distgrad.registry import RegisterGradient, define
+from distgrad.registry import Kind, RegisterGradient, define
 from distgrad.types import (
     DType,
     Shape,
@@ -54,14 +54,14 @@ def _flat(x: Typed) -> Tensor:
 
 # -- activations -------------------------------------------------------------------------------------------------
 
-_relu = define("Relu", same)
-_relu_grad_op = define("ReluGrad", same)
-_leaky_relu = define("LeakyRelu", same)
-_leaky_relu_grad_op = define("LeakyReluGrad", same)
-_elu = define("Elu", same)
-_softplus = define("Softplus", same)
-_gelu = define("Gelu", same)
-_gelu_grad_op = define("GeluGrad", same)
+_relu = define("Relu", same, kind=Kind.ELEMENTWISE)
+_relu_grad_op = define("ReluGrad", same, kind=Kind.ELEMENTWISE)
+_leaky_relu = define("LeakyRelu", same, kind=Kind.ELEMENTWISE)
+_leaky_relu_grad_op = define("LeakyReluGrad", same, kind=Kind.ELEMENTWISE)
+_elu = define("Elu", same, kind=Kind.ELEMENTWISE)
+_softplus = define("Softplus", same, kind=Kind.ELEMENTWISE)
+_gelu = define("Gelu", same, kind=Kind.ELEMENTWISE)
+_gelu_grad_op = define("GeluGrad", same, kind=Kind.ELEMENTWISE)
 
 
 def relu(x: Any, name: str | None = None) -> Tensor:
@@ -181,9 +181,9 @@ def _gelu_bend_tanh(x: Tensor) -> Tensor:
 
 # -- softmax -----------------------------------------------------------------------------------------------------
 
-_softmax = define("Softmax", same)
-_softmax_grad_op = define("SoftmaxGrad", same)
-_log_softmax = define("LogSoftmax", same)
+_softmax = define("Softmax", same, kind=Kind.ROWWISE)
+_softmax_grad_op = define("SoftmaxGrad", same, kind=Kind.ROWWISE)
+_log_softmax = define("LogSoftmax", same, kind=Kind.ROWWISE)
 
 
 def softmax(x: Any, axis: int = -1, name: str | None = None) -> Tensor:
@@ -231,7 +231,7 @@ def _cross_entropy_infer(logits: Typed, labels: Typed, *, axis: int) -> tuple[Sh
     return reduced_shape(logits.shape, (axis,), False), logits.dtype
 
 
-_cross_entropy = define("SoftmaxCrossEntropyWithLogits", _cross_entropy_infer)
+_cross_entropy = define("SoftmaxCrossEntropyWithLogits", _cross_entropy_infer, kind=Kind.REDUCTION)
 
 
 def softmax_cross_entropy(logits: Any, labels: Any, axis: int = -1, name: str | None = None) -> Tensor:
@@ -275,9 +275,9 @@ def _sparse_infer(logits: Typed, labels: Typed) -> tuple[Shape, DType]:
     return labels.shape, logits.dtype
 
 
-_sparse_cross_entropy = define("SparseSoftmaxCrossEntropyWithLogits", _sparse_infer)
+_sparse_cross_entropy = define("SparseSoftmaxCrossEntropyWithLogits", _sparse_infer, kind=Kind.ROWWISE)
 _sparse_cross_entropy_grad_op = define(
-    "SparseSoftmaxCrossEntropyWithLogitsGrad", lambda g, logits, labels: (logits.shape, logits.dtype)
+    "SparseSoftmaxCrossEntropyWithLogitsGrad", lambda g, logits, labels: (logits.shape, logits.dtype), kind=Kind.ROWWISE
 )
 
 
@@ -317,15 +317,15 @@ def _sparse_cross_entropy_grad_grad(op: Operation, h: Tensor) -> Any:
 
 # -- normalisation -----------------------------------------------------------------------------------------------
 
-_layer_norm = define("LayerNorm", same)
-_layer_norm_grad_op = define("LayerNormGrad", same)
+_layer_norm = define("LayerNorm", same, kind=Kind.ROWWISE)
+_layer_norm_grad_op = define("LayerNormGrad", same, kind=Kind.ROWWISE)
 
 
 def _scale_infer(x: Typed, *, axis: tuple[int, ...], eps: float) -> tuple[Shape, DType]:
     return reduced_shape(x.shape, axis, True), x.dtype
 
 
-_layer_norm_scale = define("LayerNormScale", _scale_infer)
+_layer_norm_scale = define("LayerNormScale", _scale_infer, kind=Kind.ROWWISE)
 
 
 def layer_norm(

@@ -22,7 +22,7 @@ from distgrad.ops.builder import as_dtype, convert, make, typed
 from distgrad.ops.guard import guard_all
 from distgrad.ops.index import take
 from distgrad.ops.math import add, less, multiply
-from distgrad.registry import define, no_gradient
+from distgrad.registry import Kind, define, no_gradient
 from distgrad.types import FLOAT, INT, DType, Shape, Typed, as_shape, brief, broadcast_shapes, normalize_axis, trainable
 
 KEY = np.dtype(np.uint64)
@@ -31,9 +31,9 @@ _FLOATS = tuple(np.dtype(t) for t in (np.float16, np.float32, np.float64))
 
 # -- keys --------------------------------------------------------------------------------------------------------
 
-_key = define("RandomKey", lambda seed: ((2,), KEY))
-_split = define("RandomSplit", lambda key, *, num: ((num, 2), KEY))
-_fold_in = define("RandomFoldIn", lambda key, data: ((2,), KEY))
+_key = define("RandomKey", lambda seed: ((2,), KEY), kind=Kind.RANDOM)
+_split = define("RandomSplit", lambda key, *, num: ((num, 2), KEY), kind=Kind.RANDOM)
+_fold_in = define("RandomFoldIn", lambda key, data: ((2,), KEY), kind=Kind.RANDOM)
 
 
 def key(seed: Any, name: str | None = None) -> Tensor:
@@ -104,12 +104,12 @@ def _randint_infer(key: Typed, low: Typed, high: Typed, *, shape: Shape, dtype: 
     return shape, dtype
 
 
-_uniform = define("StatelessRandomUniform", _draw_infer)
-_normal = define("StatelessRandomNormal", _draw_infer)
-_truncated_normal = define("StatelessTruncatedNormal", _draw_infer)
-_randint = define("StatelessRandomUniformInt", _randint_infer)
-_categorical = define("StatelessCategorical", lambda key, logits, *, shape: (shape, INT))
-_permutation = define("StatelessPermutation", lambda key, *, n: ((n,), INT))
+_uniform = define("StatelessRandomUniform", _draw_infer, kind=Kind.RANDOM)
+_normal = define("StatelessRandomNormal", _draw_infer, kind=Kind.RANDOM)
+_truncated_normal = define("StatelessTruncatedNormal", _draw_infer, kind=Kind.RANDOM)
+_randint = define("StatelessRandomUniformInt", _randint_infer, kind=Kind.RANDOM)
+_categorical = define("StatelessCategorical", lambda key, logits, *, shape: (shape, INT), kind=Kind.RANDOM)
+_permutation = define("StatelessPermutation", lambda key, *, n: ((n,), INT), kind=Kind.RANDOM)
 
 for _type in (
     "RandomKey", "RandomSplit", "RandomFoldIn", "StatelessRandomUniform", "StatelessRandomNormal",
@@ -186,9 +186,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, name: str | None = None
     return less(uniform(key, _shape("bernoulli", shape, p=p), p.dtype), p, name=name)
 
 
-def randint(
-    key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = INT, name: str | None = None
-) -> Tensor:
+def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = INT, name: str | None = None) -> Tensor:
     """Integers from [minval, maxval), each equally likely; the bounds may be tensors.
 
     >>> randint(key(0), 3, 5, 6)

@@ -20,7 +20,7 @@ from distgrad.ops.index import getitem
 from distgrad.ops.math import conj, divide, equal, exp, isclose, isnan, logical_not, real, sqrt, square, subtract, where
 from distgrad.ops.scan import accumulated, cumprod, cumsum, diff, flat, linear_scan, others
 from distgrad.ops.sort import argsort, sort, top_k
-from distgrad.registry import OpDef, RegisterGradient, define, no_gradient
+from distgrad.registry import Kind, OpDef, RegisterGradient, define, no_gradient
 from distgrad.types import (
     BOOL,
     FLOAT,
@@ -84,8 +84,8 @@ def _spread(op: Operation, g: Tensor) -> Tensor:
 
 # -- sum, mean, variance -----------------------------------------------------------------------------------------
 
-_sum = define("Sum", _reduce_infer)
-_mean = define("Mean", _reduce_infer)
+_sum = define("Sum", _reduce_infer, kind=Kind.REDUCTION, combine="Add")
+_mean = define("Mean", _reduce_infer, kind=Kind.REDUCTION, combine="Add")
 
 
 def sum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
@@ -150,9 +150,7 @@ def where_nonzero(f: Callable[[Any], Tensor], x: Any, name: str | None = None) -
     return where(zero, 0, f(where(zero, 1, x)), name=name)
 
 
-def average(
-    a: Any, axis: Any = None, weights: Any = None, keepdims: bool = False, name: str | None = None
-) -> Tensor:
+def average(a: Any, axis: Any = None, weights: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
     """The mean along axes, each element counting as often as its weight says.
 
     Weights have the shape of a, or one weight for each place along `axis`.
@@ -220,8 +218,8 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, name: str | 
 
 # -- the largest and the smallest --------------------------------------------------------------------------------
 
-_max = define("Max", _nonempty("max", _reduce_infer))
-_min = define("Min", _nonempty("min", _reduce_infer))
+_max = define("Max", _nonempty("max", _reduce_infer), kind=Kind.REDUCTION, combine="Maximum")
+_min = define("Min", _nonempty("min", _reduce_infer), kind=Kind.REDUCTION, combine="Minimum")
 
 
 def max(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
@@ -263,8 +261,8 @@ def _position_infer(x: Typed, *, axis: int, keepdims: bool) -> tuple[Shape, DTyp
     return reduced_shape(x.shape, (axis,), keepdims), INT
 
 
-_argmax = define("ArgMax", _nonempty("argmax", _position_infer))
-_argmin = define("ArgMin", _nonempty("argmin", _position_infer))
+_argmax = define("ArgMax", _nonempty("argmax", _position_infer), kind=Kind.REDUCTION)
+_argmin = define("ArgMin", _nonempty("argmin", _position_infer), kind=Kind.REDUCTION)
 
 
 def argmax(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
@@ -294,8 +292,8 @@ def _position(d: OpDef, a: Any, axis: int | None, keepdims: bool, name: str | No
 
 # -- truth -------------------------------------------------------------------------------------------------------
 
-_any = define("Any", _reduce_infer)
-_all = define("All", _reduce_infer)
+_any = define("Any", _reduce_infer, kind=Kind.REDUCTION)
+_all = define("All", _reduce_infer, kind=Kind.REDUCTION)
 
 
 def any(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
@@ -342,7 +340,7 @@ def allclose(
 
 # -- log-sum-exp -------------------------------------------------------------------------------------------------
 
-_logsumexp = define("LogSumExp", _reduce_infer)
+_logsumexp = define("LogSumExp", _reduce_infer, kind=Kind.REDUCTION)
 
 
 def logsumexp(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
@@ -364,7 +362,7 @@ def _logsumexp_grad(op: Operation, g: Tensor) -> Any:
 
 # -- products ----------------------------------------------------------------------------------------------------
 
-_prod = define("Prod", _reduce_infer)
+_prod = define("Prod", _reduce_infer, kind=Kind.REDUCTION)
 
 
 def prod(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:

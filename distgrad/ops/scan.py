@@ -16,7 +16,7 @@ from distgrad.ops.control import full, identity
 from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.math import conj, multiply, not_equal, subtract
-from distgrad.registry import OpDef, RegisterGradient, define
+from distgrad.registry import Kind, OpDef, RegisterGradient, define
 from distgrad.types import BOOL, INT, broadcast_shapes, normalize_axis, size_of, whole
 
 
@@ -37,7 +37,7 @@ def flat(a: Any) -> Any:
 
 # -- sums --------------------------------------------------------------------------------------------------------
 
-_cumsum = define("Cumsum", same)
+_cumsum = define("Cumsum", same, kind=Kind.SCAN)
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -79,7 +79,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Tensor:
 
 # -- linear recurrences ------------------------------------------------------------------------------------------
 
-_linear_scan = define("LinearScan", same)
+_linear_scan = define("LinearScan", same, kind=Kind.SCAN)
 
 
 def linear_scan(a: Any, b: Any, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
@@ -115,7 +115,7 @@ def _shifted(x: Any, axis: int, reverse: bool, fill: int = 0) -> Any:
 
 # -- products ----------------------------------------------------------------------------------------------------
 
-_cumprod = define("Cumprod", same)
+_cumprod = define("Cumprod", same, kind=Kind.SCAN)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, name: str | None = None) -> Tensor:

@@ -12,11 +12,11 @@ from distgrad.ops.builder import make, make_n, same, typed
 from distgrad.ops.guard import guard_all
 from distgrad.ops.index import along, scatter
 from distgrad.ops.scan import flat
-from distgrad.registry import RegisterGradient, define, no_gradient
+from distgrad.registry import Kind, RegisterGradient, define, no_gradient
 from distgrad.types import INT, DType, Shape, Typed, normalize_axis, whole
 
-_sort = define("Sort", same)
-_argsort = define("ArgSort", lambda x, *, axis: (x.shape, INT))
+_sort = define("Sort", same, kind=Kind.SCAN)
+_argsort = define("ArgSort", lambda x, *, axis: (x.shape, INT), kind=Kind.SCAN)
 no_gradient("ArgSort")
 
 
@@ -53,7 +53,7 @@ def _top_k_infer(x: Typed, *, k: int) -> list[tuple[Shape, DType]]:
     return [(shape, x.dtype), (shape, INT)]
 
 
-_top_k = define("TopK", _top_k_infer)
+_top_k = define("TopK", _top_k_infer, kind=Kind.SCAN)
 
 
 def top_k(a: Any, k: int, axis: int = -1, name: str | None = None) -> tuple[Tensor, Tensor]:

@@ -1,21 +1,21 @@
-"""Passes over programs: each takes a program and returns one that computes the same with less.
+"""Passes over programs: each takes a program and returns one that computes the same with less, or in better pieces.
 
-All but `trees` keep every bit of every result, save for the sign of a zero in the gradient of slices and that of a NaN.
-They are for programs as `lower` makes them, before steps are fused, and each is a few loops over the steps.
+`pipeline.PASSES` lists them in their order, with what each does, needs and keeps of the bits. Each is a few loops over
+the steps and checks nothing: `pipeline.improve` runs them and checks what they made. Those that cutting asks for, one
+by one, check their own result.
 """
+<<<<<<< HEAD
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 from distgrad.scheduler.passes.algebra import ALGEBRA
 from distgrad.scheduler.passes.aliases import ALIASES
 from distgrad.scheduler.passes.constants import CONSTANTS
 from distgrad.scheduler.passes.equal import merge_equal
-from distgrad.scheduler.passes.rewrite import Evaluate, Made, Rules, Walk
+from distgrad.scheduler.passes.rewrite import Evaluate, Walk
 from distgrad.scheduler.passes.slopes import slopes
 from distgrad.scheduler.passes.sums import slice_sums, trees
-from distgrad.scheduler.program import Program, Step, planning
+from distgrad.scheduler.program import Program, planning
 
 __all__ = ["Evaluate", "alias", "fold", "merge_equal", "optimize", "simplify", "slice_sums", "slopes", "trees"]
 
@@ -25,7 +25,7 @@ def optimize(program: Program, evaluate: Evaluate, fan_in: int = 4) -> Program:
 
     >>> import distgrad as dg
     >>> from distgrad.registry import OPS
-    >>> from distgrad.scheduler import lower
+    >>> from distgrad.scheduler.program import lower
     >>> from distgrad.workers import reference
     >>> def evaluate(step, arrays, specs):
     ...     return reference.apply(OPS[step.type], arrays, step.attrs, specs)
@@ -36,7 +36,7 @@ def optimize(program: Program, evaluate: Evaluate, fan_in: int = 4) -> Program:
     [['Identity', 'Fill', 'Reshape', 'BroadcastTo', 'Cos', 'Mul'], ['Cos']]
     """
     with planning():
-        program = Walk(program, _ALL, evaluate).run()
+        program = Walk(program, (ALIASES, ALGEBRA, CONSTANTS), evaluate).run()
         return trees(slice_sums(merge_equal(program)), fan_in)
 
 
@@ -46,7 +46,7 @@ def alias(program: Program) -> Program:
     What waits for such a step waits for the one that made the value. A step that itself waits for others stays: it is
     a barrier.
     """
-    return Walk(program, ALIASES).run()
+    return Walk(program, (ALIASES,)).run()
 
 
 def fold(program: Program, evaluate: Evaluate) -> Program:
@@ -55,32 +55,11 @@ def fold(program: Program, evaluate: Evaluate) -> Program:
     `evaluate(step, arrays, specs)` gives the results of a step as a run would. It is not asked for a user's own ops,
     nor for what reads or makes more bytes than `FOLDED_BYTES`; where it raises, the step stays.
     """
-    return Walk(program, CONSTANTS, evaluate).run()
+    return Walk(program, (CONSTANTS,), evaluate).run()
 
 
 def simplify(program: Program) -> Program:
     """Let steps absorb each other: transposes become flags of MatMul, what is cut and joined again was never cut."""
-    return Walk(program, ALGEBRA).run()
-
-
-def _one_table(*tables: Rules) -> Rules:
-    """All rules in one table; where several have a rule for an op type, the first that has an answer is right."""
-    kinds = dict.fromkeys([kind for table in tables for kind in table])
-    return {kind: _first([table[kind] for table in tables if kind in table]) for kind in kinds}
-
-
-def _first(rules: list[Callable[[Walk, Step], Made]]) -> Callable[[Walk, Step], Made]:
-    if len(rules) == 1:
-        return rules[0]
-
-    def rule(walk: Walk, step: Step) -> Made:
-        for each in rules:
-            made = each(walk, step)
-            if made is not None:
-                return made
-        return None
-
-    return rule
-
-
-_ALL = _one_table(ALIASES, ALGEBRA, CONSTANTS)
+    return Walk(program, (ALGEBRA,)).run()
+=======
+>>>>>>> passes

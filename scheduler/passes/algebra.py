@@ -1,4 +1,4 @@
-"""Steps that undo or absorb each other: the rules of `simplify`."""
+"""Steps that undo or absorb each other: rules of `simplify`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def _maker(walk: Walk, v: int, kind: str) -> Step | None:
 
 def _neg(walk: Walk, step: Step) -> Made:
     inner = _maker(walk, step.inputs[0], "Neg")
-    return inner.inputs if inner is not None and inner.inputs[0] not in walk.odd else None
+    return inner.inputs if inner is not None and inner.inputs[0] not in walk.strided else None
 
 
 def _positive(walk: Walk, v: int) -> int:
     """What a value is the negative of, where that is known, or the value itself."""
     inner = _maker(walk, v, "Neg")
-    return v if inner is None or inner.inputs[0] in walk.odd else inner.inputs[0]
+    return v if inner is None or inner.inputs[0] in walk.strided else inner.inputs[0]
 
 
 def _product(walk: Walk, step: Step) -> Made:
@@ -63,7 +63,7 @@ def _as(step: Step, kind: str, inputs: tuple[int, ...]) -> Step:
 def _reshape(walk: Walk, step: Step) -> Made:
     """The first of two may have been a copy that lies row by row, where what it copied did not."""
     inner = _maker(walk, step.inputs[0], "Reshape")
-    return moved(step, inner.inputs, ()) if inner is not None and inner.inputs[0] not in walk.odd else None
+    return moved(step, inner.inputs, ()) if inner is not None and inner.inputs[0] not in walk.strided else None
 
 
 def _transpose(walk: Walk, step: Step) -> Made:
@@ -110,7 +110,7 @@ def _join(cut: str) -> Any:
         inner = _maker(walk, step.inputs[0], cut)
         if inner is None or inner.outputs != step.inputs or inner.attrs["axis"] != step.attrs["axis"]:
             return None
-        return inner.inputs if inner.inputs[0] not in walk.odd else None
+        return inner.inputs if inner.inputs[0] not in walk.strided else None
 
     return rule
 
@@ -122,10 +122,10 @@ def _select(walk: Walk, step: Step) -> Made:
         return None
     chosen = step.inputs[1 if number else 2]
     fits = walk.types[chosen] == walk.types[step.outputs[0]]
-    return (chosen,) if fits and walk.odd.isdisjoint(step.inputs) else None
+    return (chosen,) if fits and walk.strided.isdisjoint(step.inputs) else None
 
 
-ALGEBRA: Rules = {
+_BY_TYPE = {
     "Neg": _neg,
     "Mul": _product,
     "Div": _product,
@@ -138,3 +138,5 @@ ALGEBRA: Rules = {
     "Stack": _join("Unstack"),
     "Select": _select,
 }
+
+ALGEBRA = Rules(_BY_TYPE)

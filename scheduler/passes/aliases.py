@@ -1,8 +1,8 @@
-"""Steps that only pass a value on, and those that only reshape one: the rules of `alias`."""
+"""Steps that only pass a value on, and those that only reshape one: rules of `simplify`."""
 
 from __future__ import annotations
 
-from distgrad.scheduler.passes.kinds import PASSING
+from distgrad.registry import View
 from distgrad.scheduler.passes.rewrite import Made, Rules, Walk
 from distgrad.scheduler.program import Step
 
@@ -18,7 +18,7 @@ def _same_type(walk: Walk, step: Step) -> Made:
 
 def _copied(walk: Walk, step: Step) -> Made:
     """A copy lies row by row, which its argument might not."""
-    return _same_type(walk, step) if len(step.inputs) == 1 and step.inputs[0] not in walk.odd else None
+    return _same_type(walk, step) if len(step.inputs) == 1 and step.inputs[0] not in walk.strided else None
 
 
 def _one_term(walk: Walk, step: Step) -> Made:
@@ -40,7 +40,7 @@ def _reduction(walk: Walk, step: Step) -> Made:
     """Over axes of size 1 nothing is reduced. (A Sum of floats makes 0.0 of -0.0 even then.)"""
     (x,), (y,) = step.inputs, step.outputs
     shape = walk.types[x].shape
-    if x in walk.odd or any(shape[i] != 1 for i in step.attrs["axis"]):
+    if x in walk.strided or any(shape[i] != 1 for i in step.attrs["axis"]):
         return None
     if step.type == "Sum" and walk.types[x].dtype.kind not in "iu":
         return None
@@ -48,8 +48,7 @@ def _reduction(walk: Walk, step: Step) -> Made:
     return Step("Reshape", step.inputs, step.outputs, attrs, (), step.source, step.name, step.device)
 
 
-ALIASES: Rules = {
-    **dict.fromkeys(PASSING, _passed),
+_BY_TYPE = {
     "Reshape": _same_type,
     "BroadcastTo": _same_type,
     "StridedSlice": _slice,
@@ -61,3 +60,5 @@ ALIASES: Rules = {
     "Max": _reduction,
     "Min": _reduction,
 }
+
+ALIASES = Rules(_BY_TYPE, ((lambda op: op.view is View.SAME, _passed),))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from distgrad.scheduler.fuse import ELEMENTWISE
+from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.passes.rewrite import moved
 from distgrad.scheduler.passes.sums import inserted
 from distgrad.scheduler.program import FUSED, Program, Step, check_program
@@ -27,7 +27,7 @@ def joins(program: Program, fan_in: int) -> Program:
     """Cut concatenations of many parts into trees, neighbours first: sparse gradients of many towers are such.
 
     >>> import distgrad as dg
-    >>> from distgrad.scheduler import lower
+    >>> from distgrad.scheduler.program import lower
     >>> with dg.Graph():
     ...     xs = [dg.placeholder((2, 3)) for _ in range(6)]
     ...     y = dg.concatenate(xs)
@@ -70,7 +70,7 @@ def _joined(
 def large_sums(program: Program) -> list[int]:
     """The steps that add up large terms and could be cut."""
     waited = {j for step in program.steps for j in step.after}
-    return [i for i, s in enumerate(program.steps) if i not in waited and _adds(s) and _space(s, program.types)]
+    return [i for i, s in enumerate(program.steps) if i not in waited and adds_up(s) and _space(s, program.types)]
 
 
 def chunks(program: Program, sums: Collection[int], count: int) -> Program:
@@ -90,7 +90,8 @@ def chunks(program: Program, sums: Collection[int], count: int) -> Program:
     return cutter.finished()
 
 
-def _adds(step: Step) -> bool:
+def adds_up(step: Step) -> bool:
+    """Whether a step adds terms: a part of a reduce tree, if they come from several towers."""
     if step.type == FUSED:
         inputs = set(step.inputs)
         return any(inner.type == "AddN" and len(inputs.intersection(inner.inputs)) > 1 for inner in step.body)
@@ -104,7 +105,7 @@ def _space(step: Step, types: Sequence[Spec]) -> Shape:
     large = space and size_of(space) * types[step.outputs[0]].dtype.itemsize >= LARGE_CHUNKED
     if not large or step.after or any(types[v].shape != space for v in step.outputs):
         return ()
-    return space if all(s.type in ELEMENTWISE and "shape" not in s.attrs for s in inside) else ()
+    return space if all(kind_of(s.type) is Kind.ELEMENTWISE and "shape" not in s.attrs for s in inside) else ()
 
 
 class _Cutter:

@@ -1,4 +1,4 @@
-"""What is known before the run: the rules of `fold` beside folding itself, which is part of the walk."""
+"""What is known before the run: rules of `simplify`, beside folding itself, which is part of the walk."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.scheduler.passes.kinds import BROADCASTING, ROUNDED
+from distgrad.registry import OPS, Kind
 from distgrad.scheduler.passes.rewrite import Array, Made, Rules, Walk, moved
 from distgrad.scheduler.program import Step
 from distgrad.types import INT, DType, Shape, size_of
@@ -40,7 +40,7 @@ def _lean(walk: Walk, step: Step) -> Made:
 def _uniform(walk: Walk, step: Step) -> Made:
     """Of numbers alone comes a number, which is computed once. (The bits of a NaN would not survive being a number.)"""
     shape, dtype = walk.types[step.outputs[0]]
-    if dtype.kind not in "biuf" or not (step.type in ROUNDED or step.type == "Neg"):
+    if dtype.kind not in "biuf" or not OPS[step.type].rounded:
         return None
     numbers = []
     for v in step.inputs:
@@ -68,7 +68,7 @@ def _source(walk: Walk, step: Step, v: int) -> int:
     """What stands for an operand beside one that has the full shape."""
     maker = walk.made.get(v)
     repeated = maker is not None and maker.type == "BroadcastTo"
-    if step.type in ROUNDED:
+    if OPS[step.type].rounded:
         number = walk.number(v)
         # Beside an array that lies otherwise, a full array of one number decides how the result lies.
         if number is not None and (repeated or number.size == size_of(walk.types[v].shape) or _all_rows(walk, step)):
@@ -77,17 +77,21 @@ def _source(walk: Walk, step: Step, v: int) -> int:
 
 
 def _all_rows(walk: Walk, step: Step) -> bool:
-    return walk.odd.isdisjoint(step.inputs)
+    return walk.strided.isdisjoint(step.inputs)
+
+
+#: Which input may be one, and which input the result is then.
+_ONES = {"Mul": ((1, 0), (0, 1)), "Div": ((1, 0),)}
 
 
 def _without_one(walk: Walk, step: Step, inputs: list[int], shape: tuple[int, ...]) -> Made:
     """x * 1 and x / 1 are x, to the bit, for real x."""
-    if step.type not in ("Mul", "Div") or walk.types[step.outputs[0]].dtype.kind not in "iufV":
+    if walk.types[step.outputs[0]].dtype.kind not in "iufV":
         return None
-    for one, x in ((1, 0), (0, 1)) if step.type == "Mul" else ((1, 0),):
-        number = walk.number(inputs[one])
-        if number is not None and number == 1 and walk.types[inputs[x]].shape == shape and inputs[x] not in walk.odd:
-            return (inputs[x],)
+    for one, x in _ONES.get(step.type, ()):
+        number, v = walk.number(inputs[one]), inputs[x]
+        if number is not None and number == 1 and walk.types[v].shape == shape and v not in walk.strided:
+            return (v,)
     return None
 
 
@@ -97,7 +101,7 @@ def _like(value: int) -> Any:
     def rule(walk: Walk, step: Step) -> Made:
         (x,), (y,) = step.inputs, step.outputs
         shape, dtype = walk.types[y]
-        if x in walk.odd or dtype.kind not in "biufcV":
+        if x in walk.strided or dtype.kind not in "biufcV":
             return None
         return _fill(step, shape, dtype, value)
 
@@ -115,9 +119,7 @@ def _static(what: Any) -> Any:
     return rule
 
 
-CONSTANTS: Rules = {
-    **dict.fromkeys(BROADCASTING, _lean),
-    "Neg": _uniform,
+_BY_TYPE = {
     "Reshape": _reshape,
     "ZerosLike": _like(0),
     "OnesLike": _like(1),
@@ -125,3 +127,11 @@ CONSTANTS: Rules = {
     "Rank": _static(len),
     "Shape": _static(list),
 }
+
+CONSTANTS = Rules(
+    _BY_TYPE,
+    (
+        (lambda op: op.kind is Kind.ELEMENTWISE and op.broadcasting, _lean),
+        (lambda op: op.kind is Kind.ELEMENTWISE and op.rounded, _uniform),
+    ),
+)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from distgrad.scheduler.fuse import role
+from distgrad.scheduler.passes.fuse import role
 from distgrad.scheduler.passes.sums import inserted
-from distgrad.scheduler.program import Program, Step, check_program
+from distgrad.scheduler.program import Program, Step
 from distgrad.types import Spec
 
 
@@ -18,7 +18,7 @@ def norms(program: Program) -> Program:
     """Let each LayerNormGrad read the results of its LayerNorm, if these live longer than x does without it.
 
     >>> import distgrad as dg
-    >>> from distgrad.scheduler import lower
+    >>> from distgrad.scheduler.program import lower
     >>> with dg.Graph():
     ...     x, w = dg.placeholder((64, 64)), dg.placeholder((64,))
     ...     y = dg.nn.layer_norm(dg.sin(x)) * w
@@ -38,7 +38,7 @@ def norms(program: Program) -> Program:
         for i in later:
             grad = steps[i]
             steps[i] = _like(grad, grad.type, (grad.inputs[0], norm.outputs[0], scale), grad.outputs[0])
-    return check_program(replace(program, steps=inserted(steps, early), types=tuple(types))) if found else program
+    return replace(program, steps=inserted(steps, early), types=tuple(types)) if found else program
 
 
 def _like(step: Step, kind: str, inputs: tuple[int, ...], made: int) -> Step:

@@ -1,47 +1,62 @@
-"""The walk that all local rewrites share: once over the steps, one rule per op type, then what is dead is dropped.
+"""The walk that all peephole rules share: once over the steps, one rule per op type, then dead steps are dropped.
 
 A rule takes the walk and a step that reads what is left of the program. It returns None (keep the step), another step
 with the same outputs, or the values that its outputs are. It may ask the walk about the inputs: their types, the
 constants among them, and for a few op types the step that made them. Steps that wait for others are shown to no rule.
 
 Rewrites keep every bit, which is more than keeping every value: NumPy adds an array up in the order of its memory. So
-the walk knows which values may not lie row by row (`odd`), and rules leave a step alone where its result would lie
-otherwise than before. What a program is given counts as lying row by row.
+the walk knows which values may not be contiguous (`strided`), and rules leave a step alone where its result would lie
+otherwise than before. What a program is given counts as contiguous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+<<<<<<< HEAD
+from distgrad.registry import OPS, Kind, OpDef, View
+from distgrad.scheduler.program import Program, Step, check_program
+=======
 from distgrad.registry import OPS
 from distgrad.scheduler.passes.kinds import KEEPS_ROWS, LAYOUT, MAKES_ROWS
-from distgrad.scheduler.program import Program, Step, check_program
+from distgrad.scheduler.program import Program, Step
+>>>>>>> passes
 from distgrad.types import Spec, size_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Evaluate = Callable[[Step, Sequence[Array], Sequence[Spec]], Sequence[Array]]
 Made = Step | tuple[int, ...] | None
-Rules = Mapping[str, Callable[["Walk", Step], Made]]
+Rule = Callable[["Walk", Step], Made]
 
 #: Folding computes what reads and makes no more bytes than this: beyond, the run has more threads for it, and a
 #: program stays small. What only lays out a large constant otherwise is folded too.
 FOLDED_BYTES = 1 << 20
-#: Op types that repeat a number: it is better kept than the array.
-_REPEATING = frozenset(("BroadcastTo", "ZerosLike", "OnesLike"))
-#: Op types that rules look through.
-_LOOKED_AT = frozenset(("Const", "Fill", "BroadcastTo", "Reshape", "Transpose", "Neg", "Split", "Unstack"))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Rewrite rules by op type, and by facts about ops: for those a rule stands under the first query that is true."""
+
+    by_type: Mapping[str, Rule]
+    by_fact: tuple[tuple[Callable[[OpDef], bool], Rule], ...] = ()
+
+    def of(self, definition: OpDef) -> Rule | None:
+        found = self.by_type.get(definition.type)
+        return found or next((rule for holds, rule in self.by_fact if holds(definition)), None)
 
 
 class Walk:
     """One run over a program: what is left of it so far, and what is known of its values."""
 
-    def __init__(self, program: Program, rules: Rules, evaluate: Evaluate | None = None):
+    def __init__(self, program: Program, rules: Sequence[Rules], evaluate: Evaluate | None = None):
         self.program = program
-        self.rules = rules
+        self._tables = rules
+        #: By op type, as they are needed.
+        self._rules: dict[str, Rule | None] = {}
         self.evaluate = evaluate
         self.types = list(program.types)
         self.steps: list[Step] = []
@@ -51,8 +66,8 @@ class Walk:
         self.made: dict[int, Step] = {}
         #: Values that are constants.
         self.known: dict[int, Array] = {}
-        #: Values that may not lie row by row.
-        self.odd: set[int] = set()
+        #: Values that may not be contiguous.
+        self.strided: set[int] = set()
         self.changed = False
         #: Constants without a step: they get one when something reads them, and most are read by nothing that is left.
         self._pending: dict[int, Step] = {}
@@ -80,7 +95,7 @@ class Walk:
         for v in made.wanted:
             if v in self._pending:
                 self._emit(v)
-        return check_program(replace(made, steps=live(self.steps, self.program, made)))
+        return replace(made, steps=live(self.steps, self.program, made))
 
     # -- what rules ask ----------------------------------------------------------------------------------------------
 
@@ -109,7 +124,7 @@ class Walk:
         array.flags.writeable = False
         self.known[v] = array
         if not array.flags.c_contiguous:
-            self.odd.add(v)
+            self.strided.add(v)
         self._pending[v] = Step("Const", (), (v,), {"value": array}, (), like.source, like.name, like.device)
 
     def computed(self, step: Step, arrays: Sequence[Array]) -> Array | None:
@@ -143,7 +158,7 @@ class Walk:
         made: Made = step
         while isinstance(made, Step):
             step = made
-            rule = self.rules.get(step.type)
+            rule = self._rules[step.type] if step.type in self._rules else self._rule(step.type)
             made = None if rule is None else rule(self, step)
             if made is None:
                 return self._keep(i, step)
@@ -153,6 +168,16 @@ class Walk:
             self.alias.update(zip(step.outputs, made, strict=True))
         else:
             self._keep(i, step)
+
+    def _rule(self, op_type: str) -> Rule | None:
+        """What rewrites this type: where several tables have a rule for it, the first that has an answer is right."""
+        found = [rule for table in self._tables if (rule := table.of(OPS[op_type])) is not None]
+
+        def first(walk: Walk, step: Step) -> Made:
+            return next((made for rule in found if (made := rule(walk, step)) is not None), None)
+
+        self._rules[op_type] = first if len(found) > 1 else found[0] if found else None
+        return self._rules[op_type]
 
     def _handed_on(self, i: int, values: Sequence[int]) -> bool:
         """Let what waits for a step that goes wait for the steps that made its values; False where there are none.
@@ -194,7 +219,7 @@ class Walk:
         made = Step(step.type, step.inputs, (v,), step.attrs, (), step.source, step.name, step.device)
         self._maker[v] = len(self.steps)
         self.steps.append(made)
-        if made.type in _LOOKED_AT:
+        if _looked_at(made):
             self._look_at(made)
         self._lie(made)
         return v
@@ -213,15 +238,21 @@ class Walk:
             for v in step.outputs:
                 self._maker[v] = len(self.steps)
         self.steps.append(step)
-        if step.type in _LOOKED_AT and not step.after:
+        if not step.after and _looked_at(step):
             self._look_at(step)
         self._lie(step)
 
     def _lie(self, step: Step) -> None:
-        """Note where results may not lie row by row."""
-        plain = step.type in KEEPS_ROWS and self.odd.isdisjoint(step.inputs)  # most are
-        if not plain and self._is_odd(step):
-            self.odd.update(step.outputs)
+        """Note where results may not be contiguous: views and calls may give such, all others lay them out anew."""
+        definition = OPS[step.type]
+        if definition.view is not None:
+            keeps = definition.view in (View.SAME, View.FLAT) and self.strided.isdisjoint(step.inputs)
+        elif step.type == "Const":
+            keeps = step.attrs["value"].flags.c_contiguous
+        else:
+            keeps = definition.kind is not Kind.CALL
+        if not keeps:
+            self.strided.update(step.outputs)
 
     def _look_at(self, step: Step) -> None:
         if step.type == "Const":
@@ -232,20 +263,11 @@ class Walk:
         if step.type == "Fill" and size_of(step.attrs["shape"]) == 1 and step.attrs["dtype"].kind not in "SU":
             self.known[step.outputs[0]] = filled(step, step.attrs["shape"])
 
-    def _is_odd(self, step: Step) -> bool:
-        """Whether the results may not lie row by row, of a step that reads such values or is not known to keep to rows:
-        what the types of ops say, and two that look closer."""
-        kind = step.type
-        if kind in KEEPS_ROWS:
-            return kind != "MatMul" or not self._is_one_product(step)
-        if kind == "Const":
-            return not step.attrs["value"].flags.c_contiguous
-        return kind not in MAKES_ROWS
 
-    def _is_one_product(self, step: Step) -> bool:
-        """Whether a MatMul is one product of two matrices, not a batch of them."""
-        a, b = (len(self.types[v].shape) for v in step.inputs)
-        return b == 2 and (a == 2 or not step.attrs["transpose_a"])
+def _looked_at(step: Step) -> bool:
+    """Whether rules look through it."""
+    definition = OPS[step.type]
+    return definition.kind is Kind.SOURCE or definition.view is not None or step.type == "Neg"
 
 
 def moved(step: Step, inputs: tuple[int, ...], after: tuple[int, ...]) -> Step:
@@ -260,10 +282,13 @@ def filled(step: Step, shape: tuple[int, ...]) -> Array:
 
 def _foldable(step: Step, types: Sequence[Spec]) -> bool:
     definition = OPS[step.type]
-    if definition.stateful or definition.at_run or definition.kernel is not None or step.type in _REPEATING:
+    if definition.stateful or definition.at_run or definition.kernel is not None:
+        return False
+    if definition.types_only or step.type == "BroadcastTo":  # a number that repeats is better kept than the array
         return False
     read, made = _bytes(types, step.inputs), _bytes(types, step.outputs)
-    return read + made <= FOLDED_BYTES or (step.type in LAYOUT and made <= read)
+    lays_out = definition.kind is Kind.LAYOUT or step.type == "Cast"
+    return read + made <= FOLDED_BYTES or (lays_out and made <= read)
 
 
 def _bytes(types: Sequence[Spec], values: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""Rows for distgrad/ops/linalg.py, solve.py and factor.py.
+"""Rows for distgrad/ops/matrix/linalg.py, solve.py and factor.py.
 
 Eigenvectors and singular vectors are fixed up to a phase only, so their rows compare what does not depend on it.
 """

@@ -1,4 +1,4 @@
-"""Rows for distgrad/ops/matmul.py and distgrad/ops/einsum.py."""
+"""Rows for distgrad/ops/matrix/matmul.py and distgrad/ops/matrix/einsum.py."""
 
 from __future__ import annotations
 

@@ -132,6 +132,7 @@ class Play:
             with self._site.stepping:
                 self._until_done(lambda: self._training.step(self.row.steps))
             self.row.steps += 1
+            self._site.steps += 1
 
     def _until_done(self, step: Callable[[], Any]) -> None:
         while True:

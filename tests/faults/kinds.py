@@ -37,6 +37,9 @@ class Site:
     orders: Path
     random: random.Random
     nodes: list[Any] = field(default_factory=list)
+    #: Steps that have ended; and how many had when a worker was last killed.
+    steps: int = 0
+    killed_at: int = -1
     #: Held by the training during a step.
     stepping: threading.Lock = field(default_factory=threading.Lock)
     known: set[int] = field(default_factory=set)
@@ -82,9 +85,16 @@ class Kind:
 # -- processes ---------------------------------------------------------------------------------------------------
 
 
+#: The part of kills that come before a step has ended since the last one: a worker that is killed whenever it starts
+#: computes nothing.
+AT_ONCE = 0.2
+
+
 def killed(site: Site) -> int:
-    """One worker or all of them at once."""
-    pids = site.workers()
+    """One worker or two at once."""
+    if site.steps == site.killed_at and site.random.random() > AT_ONCE:
+        return 0
+    pids, site.killed_at = site.workers(), site.steps
     site.random.shuffle(pids)
     return sum([send(pid, signal.SIGKILL) for pid in pids[: site.random.randint(1, 2)]])
 

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import distgrad as dg
-from distgrad.scheduler import local_cluster, lower
+from distgrad.scheduler.cluster import local_cluster
+from distgrad.scheduler.program import lower
 
 from ..cases import all_cases, composed
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from distgrad.scheduler.cluster import Machine
-from distgrad.workers import calibrate
+from distgrad.workers.tools import calibrate
 
 #: What warns when it is collected while its process runs.
 LEFT: list[subprocess.Popen[bytes]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distgrad.scheduler.cluster import Machine
-from distgrad.workers import calibrate
+from distgrad.workers.tools import calibrate
 
 
 def test_that_calibrates_for_all() -> None:

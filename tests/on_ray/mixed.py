@@ -56,7 +56,7 @@ def close_cluster() -> None:
 def nodes(*environments: Mapping[str, str], cpus: int = 1, **more: Any) -> Iterator[list[str]]:
     """Nodes with these environments; gives their ids."""
     cluster, more = _cluster[0], {"num_cpus": cpus, "object_store_memory": STORE, **more}
-    added = [cluster.add_node(env_vars=dict(env), **more) for env in environments]
+    added = [cluster.add_node(wait=False, env_vars=dict(env), **more) for env in environments]
     cluster.wait_for_nodes()
     try:
         yield [node.node_id for node in added]

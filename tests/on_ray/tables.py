@@ -13,7 +13,7 @@ from distgrad.testing import random_like
 
 from ..cases import FAMILIES, all_cases, composed
 from ..cases.case import Case
-from ..test_op_table import as_dtype, has_floats
+from ..ops.test_op_table import as_dtype, has_floats
 
 
 def families() -> dict[str, list[Case]]:

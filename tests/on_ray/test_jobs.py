@@ -20,7 +20,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from distgrad.workers.on_ray.opening import show_token
+from distgrad.workers.on_ray.connect.opening import show_token
 
 from .helpers import PATIENCE, ROOT, below, processes, until
 

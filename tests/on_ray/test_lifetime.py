@@ -141,7 +141,7 @@ for _ in range(200):
 with session:
     print(dg.function(lambda x: x * 2)(np.ones(2)), len(session._planner.cluster.workers))
     stays, connection = session.submit(dg.function(lambda x: x * 2), np.ones(1 << 18)), session._planner.link.connection
-    from distgrad.workers.on_ray import connection as connections
+    from distgrad.workers.on_ray.connect import connection as connections
     raylet = connection._servers[connections.RAYLET].pid
     os.kill(raylet, signal.SIGSTOP)
     while not connection.held():

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import distgrad as dg
-from distgrad.workers.on_ray import loopback
+from distgrad.workers.on_ray.connect import loopback
 
 from .helpers import driver, program, until
 from .programs.listening import listeners, outside, step

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -24,10 +25,16 @@ SCENES = (
 )  # fmt: skip
 
 
+def outcome_of(scene: str) -> dict[str, Any]:
+    made: dict[str, Any] = json.loads(program("lost", scene)[0].splitlines()[-1])
+    return made
+
+
 @pytest.fixture(scope="module")
 def scenes() -> dict[str, dict[str, Any]]:
-    """What came of each scene, in a process of its own."""
-    return {scene: json.loads(program("lost", scene)[0].splitlines()[-1]) for scene in SCENES}
+    """What came of each scene, in a process of its own: three at a time, since most of it is waiting."""
+    with ThreadPoolExecutor(3) as pool:
+        return dict(zip(SCENES, pool.map(outcome_of, SCENES), strict=True))
 
 
 def test_ray_ends_with_the_last_session_and_values_come_home_before(scenes: dict[str, Any]) -> None:
@@ -143,7 +150,7 @@ def watched(process: subprocess.Popen[str], seconds: float) -> set[int]:
     found, ends = {process.pid}, time.monotonic() + seconds
     while time.monotonic() < ends and process.poll() is None:
         found |= family(process.pid)
-        time.sleep(0.02)
+        time.sleep(0.1)
     return found
 
 
@@ -152,25 +159,31 @@ def gone(pids: set[int], mark: str) -> list[str]:
     return [table[pid][1][:120] for pid in pids if pid in table] + marked(mark)
 
 
+def left_by_interrupt(wait: float, again: float | None) -> list[str]:
+    """What is left of a driver and all below it after an interrupt, and perhaps another one, some seconds later."""
+    mark = uuid.uuid4().hex
+    process = start("-m", "tests.on_ray.programs.opening", **{MARK: mark})
+    try:
+        seen = watched(process, wait)
+        os.killpg(process.pid, signal.SIGINT)
+        if again is not None:
+            seen |= watched(process, again)
+            os.killpg(process.pid, signal.SIGINT)
+        seen |= watched(process, PATIENCE)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    until(lambda: not gone(seen, mark), 30)
+    return gone(seen, mark)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_an_interrupt_at_any_moment_leaves_no_process(seed: int) -> None:
     """Once, and twice in short succession: opening, running and closing take about eight seconds together."""
     randoms = random.Random(seed)
-    for twice in (False, True):
-        mark = uuid.uuid4().hex
-        process = start("-m", "tests.on_ray.programs.opening", **{MARK: mark})
-        try:
-            seen = watched(process, randoms.uniform(1, 9))
-            os.killpg(process.pid, signal.SIGINT)
-            if twice:
-                seen |= watched(process, randoms.uniform(0, 0.5))
-                os.killpg(process.pid, signal.SIGINT)
-            seen |= watched(process, PATIENCE)
-            process.communicate(timeout=60)
-        finally:
-            process.kill()
-        until(lambda: not gone(seen, mark), 30)  # noqa: B023 - called before it changes
-        assert gone(seen, mark) == []
+    waits, again = [randoms.uniform(1, 9) for _ in range(2)], [None, randoms.uniform(0, 0.5)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(left_by_interrupt, waits, again)) == [[], []]
 
 
 def test_a_session_can_be_opened_after_an_interrupt() -> None:
@@ -230,7 +243,8 @@ def test_the_parent_of_a_script_tells_that_ray_ended_it(tmp_path: Any) -> None:
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert out == "2.0\n", err
+    assert out.startswith("2.0\n"), err  # Ray may print the raylet's last words after it
+    assert "still there" not in out
     assert process.returncode == 75, err
     assert "error: the process of the script was ended from inside, as Ray does where the raylet" in err
     until(lambda: not gone(seen, mark), 60)

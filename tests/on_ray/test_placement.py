@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,14 +11,11 @@ import pytest
 import distgrad as dg
 from distgrad import runtime
 
-from .helpers import program
-
 pytestmark = pytest.mark.ray
 
 
-def test_tasks_and_their_gradients_run_where_labels_and_workers_say() -> None:
-    out, _ = program("placement")
-    assert out.strip() == "ok"
+def test_tasks_and_their_gradients_run_where_labels_and_workers_say(three_nodes: dict[str, Any]) -> None:
+    assert three_nodes["placement"] == "ok"
 
 
 def test_weights_are_loaded_by_a_task_and_stay_on_the_cluster(ray_session: dg.Session, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import ray
 
 import distgrad as dg
 from distgrad.handles import Handle, value_of
-from distgrad.state import take
+from distgrad.tracing.state import take
 
 from .helpers import settled_store, store_bytes, until
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from distgrad.workers.on_ray.tokens import check_token, make_token, token_file
+from distgrad.workers.on_ray.connect.tokens import check_token, make_token, token_file
 
-MAKE = "from distgrad.workers.on_ray.tokens import make_token; make_token()"
+MAKE = "from distgrad.workers.on_ray.connect.tokens import make_token; make_token()"
 
 
 def mode(path: Path) -> int:

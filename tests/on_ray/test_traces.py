@@ -89,7 +89,7 @@ def told() -> Iterator[list[progress.Work]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(progress, "_chosen", "log")
-        patch.setattr(progress, "_start", lambda: None)
+        patch.setattr(progress, "_start", lambda mode: None)
         patch.setattr(progress, "begin", note)
         yield found
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import distgrad as dg
 
-from .helpers import program
 from .programs.training import digests
 
 pytestmark = pytest.mark.ray
@@ -26,31 +23,17 @@ def test_shards_change_bits_so_the_other_tests_can_tell(expected: dict[str, str]
     assert len(set(expected.values())) == len(expected)
 
 
-@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 2}], ids=str)
-def test_the_number_of_workers_changes_no_bit(
+@pytest.mark.parametrize("options", [{"workers": 1}, {"workers": 2}, {"workers": 2, "granularity": 1e-9}], ids=str)
+def test_the_numbers_of_workers_and_tasks_change_no_bit(
     ray_session: dg.Session, expected: dict[str, str], options: dict[str, Any]
 ) -> None:
+    """Of trainings and examples; test_bits.py has the op table on this cluster."""
     with dg.Session("ray", timeout=120, **options):
-        assert digests() == expected
-
-
-def test_the_number_of_tasks_changes_no_bit(ray_session: dg.Session, expected: dict[str, str]) -> None:
-    with dg.Session("ray", timeout=120, workers=2, granularity=1e-9):
         found = digests(tables=False)
     assert found == {name: expected[name] for name in found}
 
 
-def test_four_workers_give_the_same_bits(ray_session: dg.Session, expected: dict[str, str]) -> None:
-    options = {"engine": "ray", "workers": 4, "granularity": 1e-4, "object_store_memory": "100 MB", "timeout": 120}
-    out, _ = program("training", json.dumps(options))
-    assert json.loads(out) == expected
-
-
-def test_three_nodes_give_the_same_bits(ray_session: dg.Session, expected: dict[str, str], tmp_path: Path) -> None:
-    """Planned with the default rates, of which so many tasks come that one node would be late with them."""
-    options = {"engine": "ray", "nodes": 3, "granularity": 1e-5, "timeout": 120}
-    out, _ = program("training", json.dumps(options), DISTGRAD_CACHE=str(tmp_path))
-    found = json.loads(out)
-    assert found.pop("nodes") == 3
-    assert found.pop("used") > 1
-    assert found == expected
+def test_four_workers_on_three_nodes_give_the_same_bits(three_nodes: dict[str, Any], expected: dict[str, str]) -> None:
+    assert (three_nodes["nodes"], three_nodes["workers"]) == (3, 4)
+    assert three_nodes["used"] > 1
+    assert three_nodes["digests"] == expected

@@ -13,7 +13,8 @@ import pytest
 
 import distgrad as dg
 from distgrad.report import page, read
-from distgrad.scheduler import partition, trace
+from distgrad.scheduler import trace
+from distgrad.scheduler.partition.partition import partition
 
 from ..step_graphs import ray_cluster, towers
 from .documents import document, large, plan, small

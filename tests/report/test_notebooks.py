@@ -6,7 +6,7 @@ import numpy as np
 
 import distgrad as dg
 from distgrad.html import MOST_ROWS
-from distgrad.scheduler import partition
+from distgrad.scheduler.partition.partition import partition
 
 from ..step_graphs import ray_cluster, towers
 

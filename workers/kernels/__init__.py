@@ -7,11 +7,15 @@
 from __future__ import annotations
 
 from distgrad.workers.kernels import array, control, conv, files, index, linalg, math, matmul, nn, random, reduce
-from distgrad.workers.kernels import torch as torch  # PyTorch's own kernels; the library itself they import late
-from distgrad.workers.kernels import torch_conv as torch_conv
 from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel, lookup
+
+# PyTorch's own kernels: they import the library late.
+from distgrad.workers.torch_engine import (
+    conv as torch_conv,  # PyTorch's own kernels; the library itself they import late
+)
+from distgrad.workers.torch_engine import kernels as torch_kernels
 
 __all__ = [
     "KERNELS", "KERNELS_OF", "array", "control", "conv", "files", "index", "kernel", "linalg", "lookup", "math",
-    "matmul", "nn", "random", "reduce",
+    "matmul", "nn", "random", "reduce", "torch_conv", "torch_kernels",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Kernels of distgrad/ops/control.py and distgrad/indexed_slices.py."""
+"""Kernels of distgrad/ops/control.py and distgrad/ops/indexed_slices.py."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def _depthwise(channels: int, groups: int, made: int) -> bool:
     return channels == groups == made
 
 
-@kernel("Conv2D", single=True)
+@kernel("Conv2D", single=True, blas=True)
 def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any, groups: int) -> Any:
     if conv_numpy.serves(x, w, groups):
         return conv_numpy.conv2d(x, w, strides, padding, dilation)
@@ -119,7 +119,7 @@ def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
 
 
-@kernel("Conv2DBackpropInput", single=True)
+@kernel("Conv2DBackpropInput", single=True, blas=True)
 def conv2d_backprop_input(
     xp: Any, w: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
@@ -142,7 +142,7 @@ def conv2d_backprop_input(
     return _crop(images, padding)
 
 
-@kernel("Conv2DBackpropFilter", single=True)
+@kernel("Conv2DBackpropFilter", single=True, blas=True)
 def conv2d_backprop_filter(
     xp: Any, x: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:

@@ -1,4 +1,4 @@
-"""Kernels of distgrad/ops/linalg.py, solve.py and factor.py: LAPACK, through the namespace's linalg."""
+"""Kernels of distgrad/ops/matrix/linalg.py, solve.py and factor.py: LAPACK, through the namespace's linalg."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def _adjoint(xp: Any, a: Any) -> Any:
     return xp.conj(a) if extras(xp).kind(a.dtype) == "c" else a
 
 
-@kernel("MatrixInverse")
+@kernel("MatrixInverse", blas=True)
 def inv(xp: Any, a: Any) -> Any:
     return xp.linalg.inv(a)
 
 
-@kernel("MatrixPseudoInverse")
+@kernel("MatrixPseudoInverse", blas=True)
 def pinv(xp: Any, a: Any, *, rcond: float) -> Any:
     return xp.linalg.pinv(a, rtol=rcond)
 
 
-@kernel("MatrixSolve")
+@kernel("MatrixSolve", blas=True)
 def solve(xp: Any, a: Any, b: Any, *, adjoint: bool) -> Any:
     return xp.linalg.solve(_adjoint(xp, a) if adjoint else a, b)
 
 
-@kernel("MatrixTriangularSolve")
+@kernel("MatrixTriangularSolve", blas=True)
 def triangular_solve(xp: Any, a: Any, b: Any, *, adjoint: bool, lower: bool, unit_diagonal: bool) -> Any:
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = xp.broadcast_to(a, (*batch, *a.shape[-2:]))
@@ -61,31 +61,31 @@ def _substituted(xp: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> A
     return made
 
 
-@kernel("MatrixDeterminant")
+@kernel("MatrixDeterminant", blas=True)
 def det(xp: Any, a: Any) -> Any:
     return xp.linalg.det(a)
 
 
-@kernel("LogMatrixDeterminant")
+@kernel("LogMatrixDeterminant", blas=True)
 def slogdet(xp: Any, a: Any) -> Any:
     return tuple(xp.linalg.slogdet(a))
 
 
-@kernel("Cholesky")
+@kernel("Cholesky", blas=True)
 def cholesky(xp: Any, a: Any) -> Any:
     return xp.linalg.cholesky(a)
 
 
-@kernel("SelfAdjointEigV2")
+@kernel("SelfAdjointEigV2", blas=True)
 def eigh(xp: Any, a: Any, *, compute_v: bool) -> Any:
     return tuple(xp.linalg.eigh(a)) if compute_v else xp.linalg.eigvalsh(a)
 
 
-@kernel("Qr")
+@kernel("Qr", blas=True)
 def qr(xp: Any, a: Any, *, full_matrices: bool) -> Any:
     return tuple(xp.linalg.qr(a, mode="complete" if full_matrices else "reduced"))
 
 
-@kernel("Svd")
+@kernel("Svd", blas=True)
 def svd(xp: Any, a: Any, *, full_matrices: bool, compute_uv: bool) -> Any:
     return tuple(xp.linalg.svd(a, full_matrices=full_matrices)) if compute_uv else xp.linalg.svdvals(a)

@@ -1,4 +1,4 @@
-"""Kernels of distgrad/ops/matmul.py and distgrad/ops/einsum.py."""
+"""Kernels of distgrad/ops/matrix/matmul.py and distgrad/ops/matrix/einsum.py."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distgrad.workers.kernels.products import product as matrix_product
 from distgrad.workers.kernels.table import kernel
 
 
-@kernel("MatMul", single=True)
+@kernel("MatMul", single=True, blas=True)
 def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Any:
     a = xp.matrix_transpose(a) if transpose_a else a
     b = xp.matrix_transpose(b) if transpose_b else b
@@ -27,7 +27,7 @@ def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> 
 # -- einsum: everything is permuting, summing and one product; BLAS does the products ----------------------------
 
 
-@kernel("Einsum", single=True)
+@kernel("Einsum", single=True, blas=True)
 def einsum(xp: Any, *operands: Any, equation: str) -> Any:
     inputs, output = equation.split("->")
     terms = inputs.split(",")

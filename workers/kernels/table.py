@@ -13,6 +13,8 @@ K = TypeVar("K", bound=Kernel)
 
 #: What runs on every array namespace.
 KERNELS: dict[str, Kernel] = {}
+#: Op types whose kernels call BLAS or LAPACK.
+USES_BLAS: set[str] = set()
 #: By backend, what one array library does better in its own terms.
 KERNELS_OF: dict[str, dict[str, Kernel]] = {"torch": {}}
 
@@ -22,11 +24,12 @@ def lookup(backend: str, op_type: str) -> Kernel:
     return KERNELS_OF.get(backend, {}).get(op_type) or KERNELS[op_type]
 
 
-def kernel(*op_types: str, single: bool = False, backend: str | None = None) -> Callable[[K], K]:
+def kernel(*op_types: str, single: bool = False, blas: bool = False, backend: str | None = None) -> Callable[[K], K]:
     """Register a function `kernel(xp, *inputs, **attrs)` for one or more op types; a tuple is several outputs.
 
     With `single`, an op whose first input has floats of 16 bits is computed in float32 and rounded once: a sum of ones
-    in bfloat16 would stay at 256, in float16 at 2048. With `backend`, it is the kernel of that one alone.
+    in bfloat16 would stay at 256, in float16 at 2048. With `blas`, it calls BLAS or LAPACK on NumPy arrays. With
+    `backend`, it is the kernel of that one alone.
     """
     table = KERNELS if backend is None else KERNELS_OF[backend]
 
@@ -35,6 +38,8 @@ def kernel(*op_types: str, single: bool = False, backend: str | None = None) -> 
             if op_type in table:
                 raise KeyError(f"two kernels for op type {op_type!r}")
             table[op_type] = _in_single(f) if single else f
+        if blas:
+            USES_BLAS.update(op_types)
         return f
 
     return register

@@ -14,13 +14,14 @@ import numpy as np
 from distgrad.errors import StoreFull, TaskFailed
 from distgrad.handles import Handle, value_of
 from distgrad.scheduler.bodies import Body, bodies
+from distgrad.scheduler.partition.simulate import replay
 from distgrad.scheduler.plan import Plan
-from distgrad.scheduler.simulate import replay
 from distgrad.workers import numerics
 from distgrad.workers.arena import MODERATE, keep_freed_memory
 from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.agreement import Agreement
 from distgrad.workers.on_ray.link import Link
+from distgrad.workers.on_ray.objects import SMALL, SMALL_REPLY
 from distgrad.workers.on_ray.placing import check_places, options_of
 from distgrad.workers.on_ray.run import GivenLost, Run
 from distgrad.workers.on_ray.settings import RaySettings
@@ -86,12 +87,19 @@ class RayEngine:
             self.place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
         self.sources = [[self.place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
         self._readers = _readers(plan)
-        #: The bundles that a run leaves behind.
+        #: The bundles that a run leaves behind; and those of them that lie in the store of a node.
         self.wanted = [b for b, bundle in enumerate(plan.bundles) if bundle.wanted]
+        self.in_stores = [b for b in self.wanted if not self._comes_with_reply(b)]
         self._calls: list[Call] = []
         self._agreement: Agreement | None = None  # that of the calls
         if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # copied here, anew in every run
             keep_freed_memory()
+
+    def _comes_with_reply(self, b: int) -> bool:
+        """Whether Ray sends a bundle to the driver with the reply of its task, so that no store can lose it."""
+        bundles = self.plan.bundles
+        whole = sum([bundles[other].nbytes for other in self.made[bundles[b].task]])
+        return bundles[b].nbytes <= SMALL and whole <= SMALL_REPLY
 
     @property
     def calls(self) -> list[Call]:

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from importlib import metadata
 from typing import Any
 
+from distgrad.printing import bytes_text
 from distgrad.scheduler.devices import counted
-from distgrad.scheduler.memory import bytes_text
-from distgrad.workers.doctor import OK, PROBLEM, WARNING, Finding
 from distgrad.workers.on_ray.settings import folder
+from distgrad.workers.tools.doctor import OK, PROBLEM, WARNING, Finding
 
 #: Seconds for a cluster to be joined and asked; of them, for its nodes to answer.
 PATIENCE, ANSWER = 30.0, 10.0

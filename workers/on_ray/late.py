@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.run_state import RunState
-from distgrad.workers.on_ray.waits import start
+from distgrad.workers.on_ray.connect.waits import start
 
 #: So many tasks are named.
 NAMED = 8

@@ -19,15 +19,17 @@ from typing import Any
 import numpy as np
 import ray
 
+from distgrad.printing import bytes_text
 from distgrad.scheduler.cluster import Cluster, Machine, Worker, check_cluster, on_ray
-from distgrad.scheduler.memory import bytes_text
 from distgrad.scheduler.reports import Faults, Report
 from distgrad.types import spec_of
-from distgrad.workers.on_ray import agreement, connection, objects, waits
+from distgrad.workers.on_ray import agreement, objects
+from distgrad.workers.on_ray.connect import connection, waits
+from distgrad.workers.on_ray.connect.opening import hush, open_ray
 from distgrad.workers.on_ray.objects import LOST
-from distgrad.workers.on_ray.opening import hush, open_ray
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import forget
+from distgrad.workers.on_ray.spares import Spares
 from distgrad.workers.on_ray.values import Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -96,6 +98,7 @@ class Link:
             #: What workers run on, and which nodes get no task: see `agree`.
             self.bits = agreement.NONE
             self._seen = {node.id for node in self.nodes}
+            self.spares = Spares(self)
         except BaseException:
             self.close()
             raise

@@ -15,7 +15,7 @@ from ray import exceptions
 from ray.experimental.locations import get_local_object_locations
 
 from distgrad.errors import StoreFull
-from distgrad.scheduler.memory import bytes_text
+from distgrad.printing import bytes_text
 
 if TYPE_CHECKING:
     from distgrad.workers.on_ray.link import Link
@@ -27,6 +27,9 @@ FULL = (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError)
 #: Objects of more bytes lie in the store of a node; smaller ones in this process, beside the news of their task's end
 #: (unless that gets too long).
 INLINE = 100 << 10
+#: Bytes of arrays up to which an object is surely sent with the reply of its task: Ray's limit is 100 KiB with its own
+#: framing, and 10 MiB for all objects of one reply.
+SMALL, SMALL_REPLY = 64 << 10, 4 << 20
 
 
 def put(value: Any, what: str, nbytes: int) -> Any:

@@ -15,14 +15,14 @@ from ray import exceptions
 
 from distgrad import progress
 from distgrad.errors import StoreFull, TaskFailed
-from distgrad.scheduler.memory import bytes_text
+from distgrad.printing import bytes_text
 from distgrad.scheduler.reports import Report, Shares, Token, at_text
 from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
 from distgrad.workers.on_ray import objects
 from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, Full, Refused, UserError, classify
 from distgrad.workers.on_ray.late import late_text, places, task_text
 from distgrad.workers.on_ray.link import remake
-from distgrad.workers.on_ray.objects import FULL, LOST, no_room
+from distgrad.workers.on_ray.objects import FULL, LOST, SMALL, no_room
 from distgrad.workers.on_ray.packing import opened
 from distgrad.workers.on_ray.placing import check_places
 from distgrad.workers.on_ray.task import order_of, read
@@ -37,8 +37,6 @@ log = logging.getLogger("distgrad")
 
 #: Seconds in which tasks of a failed run may end by themselves: since the last one did, and in all.
 GRACE, LONGEST_GRACE = 0.1, 1.0
-#: Bytes up to which Ray sends an object with its messages instead of putting it into a store: 100 KB less its own.
-SMALL = 64 << 10
 #: Seconds between two looks at tasks that have failed or hang, while nothing else happens.
 LOOK = 0.2
 #: Seconds in which Ray gives back the room of what was let go.
@@ -71,6 +69,7 @@ class Run:
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
         self._ends = ends
+        engine.link.spares.look()
         #: Tasks whose results had no room, the last time that they ran; whether this look has waited for room.
         self._full: set[int] = set()
         self._waited = False
@@ -86,7 +85,8 @@ class Run:
 
     def finish(self, fetch: bool) -> None:
         """Run all tasks, until all that they were to make is there; with `fetch`, what is fetched comes here."""
-        self._work = progress.begin("running", self._engine.name, len(self._plan.tasks), "tasks", self._at)
+        count, own = len(self._plan.tasks), self._engine.settings.progress
+        self._work = progress.begin("running", self._engine.name, count, "tasks", self._at, own)
         if self._work is not progress.NOBODY:
             self._shares = Shares(self._plan)
         try:
@@ -136,6 +136,7 @@ class Run:
                 token = self._token_of.pop(command.task)
                 del self._tokens[token]
                 self._cancel([token])
+                self._engine.link.spares.replace()
 
     def _submit(self, k: int) -> None:
         remote, holder, key, stays, packs = self._engine.calls[k]
@@ -176,9 +177,9 @@ class Run:
         return objects, picks, inline
 
     def _end(self) -> None:
-        """End what this run still has with Ray. What is about to end by itself, as all that reads of a failed task, is
-        let be: Ray (2.60) aborts this process where a task ends at the moment at which it is cancelled. Of the others
-        those go first that were submitted last: they have not begun."""
+        """End what this run still has with Ray. Readers of a failed task fail by themselves: they get a moment to,
+        because Ray (2.60) aborts this process when a task ends at the moment it is cancelled. Then cancel the rest, the
+        last submitted first: they have not begun."""
         if not ray.is_initialized():  # a call of Ray would start another one
             return
         left, ends = list(self._tokens), time.monotonic() + LONGEST_GRACE
@@ -279,6 +280,7 @@ class Run:
             self._make_room(k)
         else:
             self._full.discard(k)
+            self._engine.link.spares.replace()
             self._hush(k)
             if self._engine.link.look_again(self._ends):
                 check_places([self._plan.tasks[k]], self._engine.link, self._ends)
@@ -353,7 +355,9 @@ class Run:
 
     def _missing(self) -> dict[int, Any]:
         """Of what is to be kept and is not here, what cannot be read, with what Ray says of it."""
-        refs = {b: self.refs[b] for b in self._engine.wanted if b not in self._values}
+        refs = {b: self.refs[b] for b in self._engine.in_stores if b not in self._values}
+        if not refs:
+            return {}
         made_on = {b: self.report.tokens[self._plan.bundles[b].task].node for b in refs}
         gone, doubtful = objects.missing(refs, made_on, self._engine.link.home)
         return gone | (self._unreadable({b: refs[b] for b in doubtful}) if doubtful else {})

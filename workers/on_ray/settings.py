@@ -24,6 +24,8 @@ class RaySettings:
     in_flight: int = 512
     #: How often one task is tried.
     attempts: int = 4
+    #: How progress is told: live, log or off; None: as the process does.
+    progress: str | None = None
     #: Gets the name, the plan and the report of each run; ops are not timed without.
     record: Callable[[str, Plan, Report], None] | None = None
 

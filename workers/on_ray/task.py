@@ -22,9 +22,9 @@ from ray import exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
+from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.program import Step
 from distgrad.scheduler.reports import Token
-from distgrad.scheduler.stamps import all_steps
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
@@ -34,7 +34,7 @@ from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of
 from distgrad.workers.on_ray.failures import Differs, Raised
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import BodyLost, received
-from distgrad.workers.watch import Clock, Watch, resident_bytes
+from distgrad.workers.task_monitor import Clock, Watch, resident_bytes
 
 #: Compiled bodies that a process keeps: those that ran last.
 KEPT = 1024

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import distgrad as dg
-from distgrad.workers.on_ray import reaper, waits
+from distgrad.workers.on_ray.connect import reaper, waits
 from tests.faults.training import GRANULARITY, Training, same_bits, undisturbed
 from tests.on_ray.helpers import below, until
 

@@ -1,16 +1,8 @@
-"""Training with everything that could change bits: sparse and dense gradients, dropout, sums over shards, momentum.
-
-Run with the options of a session as JSON ("nodes" for a cluster of so many on this machine); prints a digest of all
-losses and of all variables. Tests call `digests` in their own process, too.
-"""
+"""Training with everything that could change bits: sparse and dense gradients, dropout, sums over shards, momentum."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -113,33 +105,3 @@ def digests(tables: bool = True) -> dict[str, str]:
     found = {"train": train(), **{f"{count} shards": shards(count) for count in (1, 2, 3, 4)}}
     found |= {name: digest([run(name)[0]]) for name in SMALL}
     return found | ({f"ops of {family}": rows(family) for family in ROWS_OF} if tables else {})
-
-
-@contextmanager
-def cluster_of(nodes: int) -> Iterator[str]:
-    """The address of a cluster of so many nodes of one cpu, all on this machine."""
-    from ray.cluster_utils import Cluster
-
-    cluster = Cluster()
-    try:
-        for _ in range(nodes):
-            cluster.add_node(num_cpus=1, object_store_memory=100_000_000, include_dashboard=False)
-        yield str(cluster.address)
-    finally:
-        cluster.shutdown()
-
-
-def main(options: dict[str, Any]) -> None:
-    nodes = options.pop("nodes", None)
-    if nodes is None:
-        with dg.Session(**options):
-            print(json.dumps(digests()))
-        return
-    with cluster_of(nodes) as address, dg.Session(**options, address=address) as session:
-        found, link = digests(), session._planner.link
-        assert link is not None
-        print(json.dumps({**found, "nodes": len(link.nodes), "used": len(used)}))
-
-
-if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))

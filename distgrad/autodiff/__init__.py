@@ -1,0 +1,1 @@
+"""Differentiates graphs."""

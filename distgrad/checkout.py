@@ -1,0 +1,35 @@
+"""The layout of a checkout: `scheduler/` and `workers/` lie beside this folder. Installed, they are its subfolders.
+
+Where the current directory is the checkout, its `distgrad/` shadows the installed package. This makes the two folders
+its subpackages there, too, and nothing else of the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_file_location
+from types import ModuleType
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_FOLDERS = {f"distgrad.{name}": os.path.join(_ROOT, name) for name in ("scheduler", "workers")}
+
+
+class _Beside(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        folder = _FOLDERS.get(fullname)
+        if folder is None:
+            return None
+        init = os.path.join(folder, "__init__.py")
+        return spec_from_file_location(fullname, init, submodule_search_locations=[folder])
+
+
+def install() -> None:
+    """Before any other finder: an editable install elsewhere would give the folders of another checkout."""
+    if os.path.exists(os.path.join(_ROOT, "pyproject.toml")):
+        sys.meta_path.insert(0, _Beside())

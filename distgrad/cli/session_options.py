@@ -1,0 +1,70 @@
+"""Options of commands that are options of a session: types, help and checks come from the fields of that."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from distgrad.run.options import OPTIONS, described
+
+F = TypeVar("F", bound=Callable[..., None])
+
+#: Those that `distgrad run` has, and of them those that `distgrad submit` hands on to it: a job joins its own cluster.
+OF_RUN = [name for name, each in OPTIONS.items() if each.metadata["cli"]]
+OF_SUBMIT = [name for name in OF_RUN if OPTIONS[name].metadata["engine"] != "local" and name != "address"]
+
+
+def takes(*names: str) -> Callable[[F], F]:
+    """Have a command take these options: its last parameter, `**options`, gets them."""
+
+    def decorate(command: F) -> F:
+        *own, _ = inspect.signature(command, eval_str=True).parameters.values()
+        parameters = [*own, *map(_parameter, names)]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {each.name: each.annotation for each in parameters}
+        return command
+
+    return decorate
+
+
+def _parameter(name: str) -> inspect.Parameter:
+    kind, default = OPTIONS[name].metadata["kind"], OPTIONS[name].default
+    least = 1 if kind.type is int else None
+    option = typer.Option(_flag(name), metavar=kind.metavar, min=least, help=help_of(name))
+    annotation: Any = Annotated[kind.type | type(default), option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def help_of(name: str) -> str:
+    """The first sentence of what is told of an option.
+
+    >>> help_of("gpus"), help_of("timeout")
+    ('(Ray) GPUs to start Ray with.', 'Seconds after which a run is given up with a TimeoutError.')
+    """
+    sentence = described(name).partition(". ")[0].removesuffix(".")
+    return f"{sentence[:1].upper()}{sentence[1:]}."
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def are_of_ray(options: Mapping[str, Any]) -> bool:
+    """Whether one of them is given that only Ray has."""
+    return any(OPTIONS[name].metadata["engine"] == "ray" for name in _given(options))
+
+
+def words(options: Mapping[str, Any]) -> list[str]:
+    """What says the same on a command line.
+
+    >>> words({"check_numerics": True, "bits": "any", "workers": None})
+    ['--check-numerics', '--bits=any']
+    """
+    return [_flag(name) if value is True else f"{_flag(name)}={value}" for name, value in _given(options).items()]
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value != OPTIONS[name].default}

@@ -1,0 +1,264 @@
+"""NumPy's own functions on tensors: `np.tanh(t)`, `np.einsum("ij,jk", t, w)` and `array * t` record distgrad's ops.
+
+Both of NumPy's protocols, `__array_ufunc__` and `__array_function__`, look into one table, FUNCTIONS. The names of the
+op families are NumPy's, so most of the table is read off them; EXTRA holds what is called otherwise, or known while the
+graph is built. Whatever is not in the table is a TypeError, never an array of objects.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+import numpy as np
+
+from distgrad.graph import Tensor
+from distgrad.ops import array, control, index, math, reduce
+from distgrad.ops.builder import cast, typed
+from distgrad.ops.matrix import linalg, matmul
+from distgrad.types import Shape, normalize_axis, size_of
+
+Function = Callable[..., Any]
+
+# -- known while the graph is built ------------------------------------------------------------------------------
+
+
+def is_tensor(x: Any) -> bool:
+    return isinstance(x, Tensor) or hasattr(x, "__tensor__")
+
+
+def shape(a: Any) -> Shape:
+    """The static shape, a tuple as NumPy gives it; `distgrad.shape` is a tensor."""
+    return tuple(typed(a).shape)
+
+
+def ndim(a: Any) -> int:
+    """The number of axes."""
+    return len(shape(a))
+
+
+def size(a: Any, axis: int | None = None) -> int:
+    """The number of elements, of all or along one axis."""
+    dims = shape(a)
+    return size_of(dims) if axis is None else dims[normalize_axis(axis, len(dims))]
+
+
+def result_type(*arrays_and_dtypes: Any) -> Any:
+    """The dtype of NumPy's promotion; a tensor counts with its own."""
+    return np.result_type(*[x.dtype if is_tensor(x) else x for x in arrays_and_dtypes])
+
+
+def iscomplexobj(x: Any) -> bool:
+    """Whether the dtype is complex."""
+    return bool(typed(x).dtype.kind == "c")
+
+
+def isrealobj(x: Any) -> bool:
+    """Whether the dtype is not complex."""
+    return not iscomplexobj(x)
+
+
+# -- what only NumPy has -----------------------------------------------------------------------------------------
+
+
+def divmod(x: Any, y: Any) -> tuple[Any, Any]:
+    """(x // y, x % y)."""
+    return math.floor_divide(x, y), math.remainder(x, y)
+
+
+def matrix_transpose(x: Any) -> Any:
+    """x with its last two axes exchanged."""
+    x = typed(x)
+    if len(x.shape) < 2:
+        raise ValueError(f"a matrix transpose needs at least two axes, got the shape {list(x.shape)}")
+    return array.swapaxes(x, -1, -2)
+
+
+def _matrix_diagonal(x: Any, offset: int = 0) -> Any:
+    return array.diagonal(x, offset, -2, -1)
+
+
+def _multiply_outer(x: Any, y: Any) -> Any:
+    """All products of an element of x and one of y: the axes of x, then those of y."""
+    x, y = typed(x), typed(y)
+    return math.multiply(array.reshape(x, (*x.shape, *[1] * len(y.shape))), y)
+
+
+def _along_first(f: Function) -> Function:
+    """A reduction or running sum whose default axis is 0, as that of a ufunc's method is."""
+
+    @wraps(f)  # which also shows its keywords
+    def along(a: Any, axis: Any = 0, **kwargs: Any) -> Any:
+        return f(a, axis=axis, **kwargs)
+
+    return along
+
+
+# -- the table ---------------------------------------------------------------------------------------------------
+
+EXTRA: dict[str, Function] = {
+    "shape": shape, "ndim": ndim, "size": size, "result_type": result_type, "iscomplexobj": iscomplexobj,
+    "isrealobj": isrealobj, "divmod": divmod, "matrix_transpose": matrix_transpose, "astype": cast,
+    "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
+    "linalg.matmul": matmul.matmul, "linalg.tensordot": matmul.tensordot, "linalg.diagonal": _matrix_diagonal,
+    "linalg.matrix_transpose": matrix_transpose,
+    "add.reduce": _along_first(reduce.sum), "multiply.reduce": _along_first(reduce.prod),
+    "maximum.reduce": _along_first(reduce.max), "minimum.reduce": _along_first(reduce.min),
+    "logical_and.reduce": _along_first(reduce.all), "logical_or.reduce": _along_first(reduce.any),
+    "add.accumulate": _along_first(reduce.cumsum), "multiply.accumulate": _along_first(reduce.cumprod),
+    "multiply.outer": _multiply_outer,
+}  # fmt: skip
+
+
+def _families() -> dict[str, Function]:
+    """The public functions of the op families, by the name that NumPy would have for them."""
+    modules = {"": (array, control, index, math, matmul, reduce), "linalg.": (linalg,)}
+    return {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
+
+
+def numpy_function(path: str) -> Any:
+    """NumPy's function of a dotted name, such as 'linalg.inv' or 'add.reduce'; None where this NumPy has none.
+
+    >>> numpy_function("add.reduce") == np.add.reduce
+    True
+    """
+    found: Any = np
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _dispatched(f: Any) -> bool:
+    """Whether NumPy asks its arguments how to compute it."""
+    return isinstance(f, np.ufunc | type(np.sum)) or isinstance(getattr(f, "__self__", None), np.ufunc)
+
+
+#: Every NumPy function that records ops, by its dotted name; two names of one NumPy function are both here.
+NAMES: dict[str, Function] = {
+    path: f for path, f in {**_families(), **EXTRA}.items() if _dispatched(numpy_function(path))
+}
+FUNCTIONS: dict[Any, Function] = {numpy_function(path): f for path, f in NAMES.items()}
+
+
+# -- the protocols -----------------------------------------------------------------------------------------------
+
+_NONE = inspect.Parameter.empty  # no default: None may mean something, such as all axes
+#: What NumPy assumes of a ufunc's keywords: giving exactly this changes nothing.
+_UFUNC_DEFAULTS = {
+    "out": None, "where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True, "keepdims": False,
+}  # fmt: skip
+
+
+def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+    """`__array_ufunc__`: a ufunc, or one of its methods, that has a tensor among its arguments."""
+    f = ufunc if method == "__call__" else getattr(ufunc, method)
+    ours = FUNCTIONS.get(f)
+    if ours is None:
+        raise TypeError(_unsupported(f))
+    if not kwargs:
+        return ours(*inputs)
+    return ours(*inputs, **{k: v for k, v in kwargs.items() if _given(f, k, v, _UFUNC_DEFAULTS.get(k, _NONE))})
+
+
+def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`__array_function__`: any other NumPy function. Its arguments are taken apart as NumPy names and orders them."""
+    ours = FUNCTIONS.get(f)
+    if ours is None:
+        raise TypeError(_unsupported(f))
+    signature = _signature(f)
+    required: list[Any] = []
+    optional: dict[str, Any] = {}
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        parameter = signature.parameters[name]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            required += value
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            optional.update({k: v for k, v in value.items() if _given(f, k, v, _NONE)})
+        elif parameter.default is parameter.empty:
+            required.append(value)
+        elif _given(f, name, value, parameter.default):
+            optional[name] = value
+    return ours(*required, **optional)
+
+
+@cache
+def _signature(f: Any) -> inspect.Signature:
+    """NumPy's signature; older NumPys have none of their functions in C, whose arguments are then ours."""
+    try:
+        return inspect.signature(f)
+    except ValueError:
+        signature = inspect.signature(FUNCTIONS[f])
+        return signature.replace(parameters=[p for p in signature.parameters.values() if p.name != "name"])
+
+
+@cache
+def _keywords(f: Any) -> frozenset[str]:
+    return frozenset(inspect.signature(FUNCTIONS[f]).parameters) - {"name"}
+
+
+_PLAIN = (bool, int, float, str)
+_REMEDIES = {
+    "out": "tensors are not written into, nor into arrays: use the result, as in `a = a + t` instead of `a += t`",
+    "where": "choose with distgrad.where(condition, x, y)",
+    "dtype": "convert with .astype(dtype), before or after",
+    "casting": "convert with .astype(dtype), which is explicit",
+    "initial": "combine the result with it",
+    "order": "tensors have no memory layout; transpose instead",
+}
+
+
+def _given(f: Any, name: str, value: Any, default: Any) -> bool:
+    """Whether an optional argument asks for something; TypeError when distgrad cannot do it."""
+    if value is default or (type(value) in _PLAIN and type(default) in _PLAIN and value == default):
+        return False
+    if name in _keywords(f):
+        return True
+    remedy = _REMEDIES.get(name, "leave it out")
+    raise TypeError(f"{_name(f)}: the argument {name}= is not supported on tensors: {remedy}.")
+
+
+# -- what is not in the table ------------------------------------------------------------------------------------
+
+_DATA_DEPENDENT = {
+    "argwhere", "compress", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "trim_zeros",
+    "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
+}  # fmt: skip
+_IN_PLACE = {"at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
+#: What serves instead of a function that is not supported: nearer in meaning than a name that only looks alike.
+_INSTEAD = {
+    "add.outer": "expand_dims", "append": "concatenate", "apply_along_axis": "moveaxis", "argpartition": "argsort",
+    "block": "concatenate", "choose": "where", "convolve": "einsum", "corrcoef": "matmul", "correlate": "einsum",
+    "cov": "matmul", "delete": "concatenate", "digitize": "sum", "heaviside": "where", "histogram": "sum",
+    "insert": "concatenate", "interp": "where", "lexsort": "argsort", "nanmax": "where", "nanmin": "where",
+    "nonzero": "where", "partition": "sort", "percentile": "sort", "piecewise": "where", "polyval": "power",
+    "put": "where", "quantile": "sort", "searchsorted": "sum", "select": "where", "unique": "sort",
+}  # fmt: skip
+
+
+def _name(f: Any) -> str:
+    name: str = f.__name__
+    owner = getattr(f, "__self__", None)
+    if isinstance(owner, np.ufunc):
+        return f"{_name(owner)}.{name}"
+    if isinstance(f, np.ufunc):
+        return f"numpy.{name}" if numpy_function(name) is f else f"the ufunc {name!r}"
+    return f"{f.__module__}.{name}"
+
+
+def _unsupported(f: Any) -> str:
+    """Why a function is refused, and what to use instead."""
+    reason = ""
+    if f.__name__ in _DATA_DEPENDENT:
+        reason = ": the shape of its result depends on data, and shapes are static"
+    elif f.__name__ in _IN_PLACE:
+        reason = ": it writes into its argument, and tensors do not change (scatter_add and where give new ones)"
+    name = _name(f)
+    path = name.removeprefix("numpy.")
+    if path == name and f.__name__ in math.__all__:  # scipy.special.erf, say
+        return f"{name} is not supported on tensors. Use distgrad.{f.__name__}."
+    instead = [_INSTEAD[path]] if path in _INSTEAD else difflib.get_close_matches(path, [*NAMES], 1, 0.75)
+    hint = f"The nearest supported function is numpy.{instead[0]}; " if instead else ""
+    return f"{name} is not supported on tensors{reason}. {hint}distgrad's docs/numpy.md lists what is."

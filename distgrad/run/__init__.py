@@ -1,0 +1,1 @@
+"""Sessions: plans graphs and runs them."""

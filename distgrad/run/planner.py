@@ -1,0 +1,256 @@
+"""Planner: from what a session is asked to run to an engine that runs it; equal programs are planned once.
+
+All that plans and runs comes together here, and only here: a session imports this module when it first needs it. It
+hands kernels to the scheduler, which knows none: constants are folded with the kernels that the local engine runs.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache, partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from distgrad import progress
+from distgrad.errors import BudgetError
+from distgrad.graph import Attrs, FuncGraph, Operation, Tensor
+from distgrad.registry import OPS, OpDef
+from distgrad.report.recording import Recording, target
+<<<<<<< HEAD
+from distgrad.run.options import SessionOptions
+from distgrad.scheduler.cluster import Cluster, load_cluster, local_cluster, usable_cpus
+from distgrad.scheduler.devices import canonical
+=======
+from distgrad.scheduler.cluster import ENGINES, LIMITS, MOST_WORKERS, Cluster, load_cluster, local_cluster, usable_cpus
+>>>>>>> passes
+from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
+from distgrad.scheduler.outlined_calls import is_stamped
+from distgrad.scheduler.partition.partition import partition
+from distgrad.scheduler.passes.calls import expanded_program
+from distgrad.scheduler.passes.pipeline import Context, improve
+from distgrad.scheduler.plan import Options, Plan
+from distgrad.scheduler.program import Program, Step, lower
+from distgrad.types import DType, Shape, Spec
+from distgrad.workers import numerics
+from distgrad.workers.backends import Backend, backend
+from distgrad.workers.fingerprint import fingerprint
+from distgrad.workers.importing import explain_import
+from distgrad.workers.local.engine import Engine, Settings
+from distgrad.workers.numpy_engine.tape import compute
+from distgrad.workers.tools import calibrate
+
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.engine import RayEngine
+    from distgrad.workers.on_ray.link import Link
+    from distgrad.workers.on_ray.settings import RaySettings
+
+#: Plans that are kept for programs that come again: a function that is traced anew, say.
+KEPT = 256
+#: Not those of programs with larger constants, which would outlive their functions; nor of programs with attributes
+#: that cannot be compared, as a function that a user gives to his own op.
+KEPT_BYTES = 1 << 20
+
+_LOCK = threading.Lock()
+_plans: OrderedDict[Any, Plan] = OrderedDict()
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """What plans are made for, and how they run. Equal ones are one object, which graphs keep what is ready under."""
+
+    cluster: Cluster
+    options: Options
+    settings: Settings
+    #: The connection to Ray, where plans run there.
+    link: Link | None = None
+    on_ray: RaySettings | None = None
+    #: What is kept of runs, where they are recorded.
+    recording: Recording | None = None
+
+    def engine(
+        self, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
+    ) -> Engine | RayEngine:
+        """What computes these tensors, given values for `feeds`."""
+        name = _name([*[t.op for t in tensors], *effects])
+        work = progress.begin("planning", name, own=self.settings.progress)
+        try:
+            plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
+        finally:
+            progress.end(work)
+        if self.link is None or self.on_ray is None:
+            return Engine(plan, self.settings, names, name)
+        from distgrad.workers.on_ray.engine import RayEngine
+
+        return RayEngine(plan, self.on_ray, self.link, names, name)
+
+    def compute(
+        self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
+    ) -> list[Any]:
+        """One op at once."""
+        made = compute(definition, inputs, attrs, specs)
+        if self.settings.check_numerics:
+            numerics.check_op(definition.type, made, inputs, attrs)
+        return made
+
+    def plan(self, program: Program) -> Plan:
+        program = self._improved(program)
+        if not is_plain(program) or constant_bytes(program) > KEPT_BYTES:
+            return self._cut(program)
+        key = content_digest(program, self.cluster, self.options), self._fingerprint, self.settings.backend.name
+        with _LOCK:
+            if key in _plans:
+                _plans.move_to_end(key)
+                return _plans[key]
+        plan = self._cut(program)
+        with _LOCK:
+            _plans[key] = plan
+            if len(_plans) > KEPT:
+                _plans.popitem(last=False)
+        return plan
+
+    def _improved(self, program: Program) -> Program:
+        """What the passes make of it; by a worker where this process would fold constants to other bits than workers
+        compute."""
+        context = Context(evaluate, self.options.fan_in, self.settings.backend.name)
+        if self.link is None or self.link.bits.folds:
+            return improve(program, context)
+        from distgrad.workers.on_ray.elsewhere import on_worker
+
+        timeout = None if self.on_ray is None else self.on_ray.timeout
+        return on_worker(self.link, improve, program, context, timeout=timeout)
+
+    @cached_property
+    def _fingerprint(self) -> tuple[tuple[str, str], ...]:
+        """What the bits of all plans depend on: of the workers, or of this process; nothing where any will do."""
+        if self.link is None:
+            return fingerprint(extras(self.settings.backend)).fields
+        expected = self.link.bits.expected
+        return () if expected is None else expected.with_extras(extras(self.settings.backend)).fields
+
+    def _cut(self, program: Program) -> Plan:
+        return replace(self._partition(program), backend=self.settings.backend.name, fingerprint=self._fingerprint)
+
+    def _partition(self, program: Program) -> Plan:
+        try:
+            return partition(program, self.cluster, self.options)
+        except BudgetError:
+            if not is_stamped(program):
+                raise
+        return partition(expanded_program(program), self.cluster, self.options)  # whose calls can be cut
+
+
+def _name(ops: Sequence[Operation]) -> str:
+    """What a run is called: as its function, or as what is fetched of a graph that was built by hand."""
+    if not ops:
+        return "nothing"
+    graph = ops[0].graph
+    return graph.name if isinstance(graph, FuncGraph) else ops[0].name
+
+
+_interned = lru_cache(maxsize=KEPT)(Planner)
+
+
+def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
+    """The results of a step. What makes NaN or Inf of finite numbers is left to the run, which can tell where it is."""
+    made = compute(OPS[step.type], arrays, step.attrs, specs)
+    numerics.check_op(step.type, made, arrays, step.attrs)
+    return made
+
+
+# -- planners of sessions ----------------------------------------------------------------------------------------
+
+
+def planner(options: SessionOptions) -> Planner:
+    """The planner of a session; ValueError for options that cannot be together, or here."""
+    return _ray_planner(options) if options.engine == "ray" else _local_planner(options)
+
+
+def _local_planner(options: SessionOptions) -> Planner:
+    threads = options.threads or usable_cpus()
+    cluster = _cluster(options) or local_cluster(threads, None, calibrate.machine(threads))
+    settings = _made(Settings, options, backend=_backend(options.backend), threads=threads)
+    asked, recording = _fitting(_made(Options, options), cluster), _recording(options)
+    if recording is None:
+        return _interned(cluster, asked, settings)
+    return Planner(cluster, asked, replace(settings, record=recording.add), recording=recording)
+
+
+def _ray_planner(options: SessionOptions) -> Planner:
+    """A planner of its own for each session: it goes with its connection."""
+    from distgrad.workers.on_ray.settings import RaySettings
+
+    cpus, backend = options.cpus_per_task or 1, _backend(options.backend)
+    asked, settings = _made(Options, options), _made(Settings, options, backend=backend, threads=cpus)
+    cluster, recording = _cluster(options), _recording(options)
+    on_ray = _made(RaySettings, options, record=recording and recording.add)
+    link = _link(options, cpus)
+    try:
+        link.agree(extras(backend), options.bits == "any")
+        cluster = cluster or link.cluster(options.workers, cpus, asked.memory, calibrate.machine(cpus))
+        asked = replace(_fitting(asked, cluster), cpus_per_task=cpus)
+        return Planner(cluster, asked, settings, link, on_ray, recording)
+    except BaseException:
+        link.close()
+        raise
+
+
+_Made = TypeVar("_Made", Options, Settings, "RaySettings")
+
+
+def _made(what: type[_Made], options: SessionOptions, **more: Any) -> _Made:
+    """Settings from the options of the same names that were given, and from `more`."""
+    names = {each.name for each in fields(what)}
+    given = {name: value for name, value in vars(options).items() if name in names and value is not None}
+    return what(**given | more)
+
+
+def extras(backend: Backend) -> tuple[str, ...]:
+    """The packages that all plans of a session use, beside those of every session."""
+    return ("torch",) if backend.name == "torch" else ()
+
+
+def _recording(options: SessionOptions) -> Recording | None:
+    if options.trace is None:
+        return None
+    try:
+        return Recording(None if isinstance(options.trace, bool) else target(options.trace))
+    except ValueError as e:
+        raise ValueError(f"Session: trace: {e}") from None
+
+
+def _link(options: SessionOptions, cpus: int) -> Link:
+    from distgrad.workers.on_ray.connect.waits import finished
+
+    try:
+        finished(partial(import_module, "distgrad.workers.on_ray.link"))  # half of Ray could not be imported again
+        from distgrad.workers.on_ray.link import Link
+    except Exception as e:  # a broken install raises all kinds
+        raise ImportError(f"Session: {explain_import(e)}") from e
+    cpus_in_all = options.workers and options.workers * cpus
+    store = cast("int | None", options.object_store_memory)
+    return Link(options.address, cpus_in_all, options.gpus, store, options.timeout)
+
+
+def _cluster(options: SessionOptions) -> Cluster | None:
+    given = options.cluster
+    return load_cluster(given) if isinstance(given, str | os.PathLike) else given
+
+
+def _fitting(asked: Options, cluster: Cluster) -> Options:
+    """The same; ValueError where no worker has so many cpus."""
+    most = max(worker.cpus for worker in cluster.workers)
+    if asked.cpus_per_task is not None and asked.cpus_per_task > most:
+        whose = "the session" if cluster.name == "local" else f"the largest worker of cluster {cluster.name!r}"
+        raise ValueError(f"Session: cpus_per_task is {asked.cpus_per_task}, but {whose} has {most}")
+    return asked
+
+
+def _backend(name: str) -> Backend:
+    try:
+        return backend(name)
+    except ValueError as e:
+        raise ValueError(f"Session: {e}") from None

@@ -1,0 +1,456 @@
+"""@distgrad.function: trace a Python function into a graph once per signature, then run the graph.
+
+Inside another graph a call becomes one Call op with the traced body as its attribute; a body that assigns variables is
+traced in place instead, because the body of a Call is a pure value. How a Call is differentiated is in `functional`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import re
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad import nest, progress, runtime
+from distgrad.errors import telling_of_tensors
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
+from distgrad.handles import Handle
+from distgrad.nesting import nested
+from distgrad.ops.builder import convert, make_n, plain
+from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.registry import Kind, OpDef, define
+from distgrad.tracing.variables import NotPure, Variable
+from distgrad.types import Spec, Typed, brief, native, spec_of
+
+#: Traces of one function after which it warns that it keeps retracing.
+MANY_TRACES = 5
+
+
+def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
+    return [t.spec for t in body.outputs]
+
+
+CALL = define("Call", _call_infer, at_run=True, kind=Kind.CALL)
+
+
+class Traced(NamedTuple):
+    """One signature of a function: its body and the structure of what it returns."""
+
+    body: FuncGraph
+    structure: Any
+
+    def rebuild(self, values: Sequence[Any]) -> Any:
+        """What a call returns, from the values (or tensors) of the body's outputs."""
+        if type(self.structure) is Tensor:
+            return values[0]
+        rest = iter(values)
+        return nest.map_structure(lambda leaf: _rebuilt(leaf, rest), self.structure)
+
+
+class Function:
+    """What @distgrad.function makes of a Python function. Without `defaults` it gets what the call gives."""
+
+    def __init__(self, python_function: Callable[..., Any], name: str | None = None, defaults: bool = True):
+        functools.update_wrapper(self, python_function)
+        self.python_function = python_function
+        self.name = str(name or getattr(python_function, "__name__", "function"))
+        self._signature = signature_of(python_function)
+        self._defaults = _defaults(self._signature) if defaults else {}
+        self._traces: dict[Any, Traced] = {}
+        self._history: list[dict[str, str]] = []
+        self._assigns = False
+        self._bound: dict[int, tuple[weakref.ref[Any], Function]] = {}
+
+    def __repr__(self) -> str:
+        return f"<distgrad.function {self.name!r}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            f"{self!r} cannot be copied or pickled, because its traces belong to this process: send the Python "
+            "function "
+            f"(.python_function), and decorate it on the other side"
+        )
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else _Method(self._for(instance), instance)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = self._canonical(args, kwargs)
+        graph = current_graph()
+        if graph is not None:
+            return self._call_in(graph, args, kwargs)
+        traced, values = self._ready(args, kwargs)
+        return traced.rebuild(runtime.current().call(traced.body, values))
+
+    def prepared(self, *args: Any, **kwargs: Any) -> tuple[Traced, list[Any]]:
+        """What a call with these arguments runs, and the arrays and handles that it runs on."""
+        return self._ready(*self._canonical(args, kwargs))
+
+    def _ready(self, args: Any, kwargs: Any) -> tuple[Traced, list[Any]]:
+        found: list[Any] = []
+        key = self._key(args, kwargs, found)
+        values = [x if type(x) is np.ndarray else self._check_value(x, args, kwargs) for x in found]
+        return self._traces.get(key) or self._trace_first(key, args, kwargs), values
+
+    def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
+        """The graph that a call with such arguments runs; prints one op per line."""
+        args, kwargs = self._canonical(args, kwargs)
+        key = self._key(args, kwargs, [])
+        return (self._traces.get(key) or self._trace_first(key, args, kwargs)).body
+
+    def plan(self, *args: Any, **kwargs: Any) -> Any:
+        """The plan that a call with such arguments runs in the current session, with what it should cost. Computes
+        nothing; see `explain()` of the plan.
+
+        >>> import distgrad as dg
+        >>> square = dg.function(lambda x: x * x)
+        >>> len(square.plan(np.ones(3)).tasks)
+        1
+        """
+        return runtime.current().plan_call(self.body(*args, **kwargs))
+
+    # -- outside any graph ---------------------------------------------------------------------------------------
+
+    def _trace_first(self, key: Any, args: Any, kwargs: Any) -> Traced:
+        """Without a lock: what is traced may wait for a thread that traces too. Of two traces the first to end wins."""
+        made = self.trace(args, kwargs, None)
+        traced = self._traces.setdefault(key, made)
+        if traced is made:
+            self._watch(args, kwargs)
+        return traced
+
+    def _check_value(self, x: Any, args: Any, kwargs: Any) -> Any:
+        if isinstance(plain(x), Tensor):
+            name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
+            raise TypeError(
+                f"{self.name}: the argument {name} is {brief(x)}, but no graph is being built, so it has no value. "
+                "Call the "
+                f"function inside `with graph:` or in another @distgrad.function, or pass an array."
+            )
+        return x if isinstance(x, Handle) else np.asarray(x)
+
+    def _key(self, args: Any, kwargs: Any, found: list[Any]) -> Any:
+        """What tells signatures apart: the structure, the types of arrays, the values of everything else. Arrays are
+        added to `found`: arguments are gone through once for both."""
+        key = tuple([_structure(x, found) for x in args])
+        if kwargs:
+            key = key, _structure(kwargs, found)
+        try:
+            hash(key)
+        except TypeError:
+            name, bad = next((name, x) for name, x in self._named(args, kwargs) if not is_array(x) and not _hashable(x))
+            raise TypeError(
+                f"{self.name}: the argument {name} is {brief(bad)}, which is neither an array nor hashable, so calls "
+                "with "
+                f"it cannot be told apart. Pass arrays, numbers, strings or nestings of them."
+            ) from None
+        return key
+
+    def _watch(self, args: Any, kwargs: Any) -> None:
+        """Warn once when calls keep making new traces, and say which argument is to blame."""
+        history = self._history
+        if len(history) >= MANY_TRACES:
+            return
+        history.append({name: _describe(x) for name, x in self._named(args, kwargs)})
+        if len(history) < MANY_TRACES:
+            return
+        seen = {name: list(dict.fromkeys(call.get(name, "absent") for call in history)) for name in history[-1]}
+        changed = [f"argument {name} was {', then '.join(was[:3])}" for name, was in seen.items() if len(was) > 1]
+        warnings.warn(
+            f"{self.name} was traced {len(history)} times: {'; '.join(changed) or 'its argument structure changed'}. "
+            f"Each new shape, dtype or Python value is a new trace: pass varying numbers as NumPy arrays, pad shapes.",
+            stacklevel=5,
+        )
+
+    # -- tracing -------------------------------------------------------------------------------------------------
+
+    @nested
+    def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
+        body = FuncGraph(self.name, outer)
+        names = iter([name for name, _ in self._named(args, kwargs)])
+        work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops", own=runtime.progress())
+        try:
+            with body, telling_of_tensors():
+                args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
+                structure = _results(self.name, self.python_function(*args, **kwargs))
+        finally:
+            progress.end(work)
+        if body.impure:  # a bare `except:` of the user's may have caught what said so
+            raise NotPure(f"{self.name} assigns a variable in the body of a call")
+        return finish(body, structure)
+
+    def _call_in(self, graph: Graph, args: Any, kwargs: Any) -> Any:
+        if not self._assigns:
+            try:
+                traced = self._traced_in(graph, args, kwargs)
+            except NotPure:
+                self._assigns = True
+        if self._assigns:
+            args, kwargs = nest.map_structure(lambda x: convert(x) if is_array(x) else x, (args, kwargs))
+            return _results(self.name, self.python_function(*args, **kwargs))
+        tensors = [convert(x) for x in nest.flatten((args, kwargs)) if is_array(x)]
+        return traced.rebuild(call(traced.body, tensors, name=op_name(self.name)))
+
+    def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
+        """A body that captured something is traced anew for each call, because what it captured may be another thing by
+        then: a variable is assigned, a loop rebinds a name. A body without captures is a value, good for all calls."""
+        key = (self, _structure((args, kwargs), []))
+        if not _hashable(key):
+            return self.trace(args, kwargs, graph)
+        known = graph.memo("calls")
+        traced: Traced | None = known.get(key)
+        if traced is None:
+            traced = self.trace(args, kwargs, graph)
+            if not traced.body.captures:
+                known[key] = traced
+        return traced
+
+    # -- arguments -----------------------------------------------------------------------------------------------
+
+    def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """The same call for all ways to write it: f(x), f(x, 1) and f(x, n=1) are one signature where n is 1 anyway."""
+        return bind(self.name, self._signature, args, kwargs, self._defaults)
+
+    def _named(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
+        return named_leaves(self._signature, args, kwargs)
+
+    def _forget(self, key: int, _: Any) -> None:
+        self._bound.pop(key, None)
+
+    def _for(self, instance: Any) -> Function:
+        """This function as a method of one instance, with traces of its own; known by id, since instances need not be
+        hashable, and weakly, so that they can die."""
+        known = self._bound.get(id(instance))
+        if known is not None and known[0]() is instance:
+            return known[1]
+        try:
+            reference = weakref.ref(instance, functools.partial(self._forget, id(instance)))
+        except TypeError:  # an instance with slots and no place for weak references: traced for every method object
+            return Function(functools.partial(self.python_function, instance), self.name)
+        python_function = self.python_function
+
+        @functools.wraps(python_function)
+        def method(*args: Any, **kwargs: Any) -> Any:
+            return python_function(reference(), *args, **kwargs)
+
+        method.__signature__ = signature_of(functools.partial(python_function, None))  # type: ignore[attr-defined]
+        made = Function(method, self.name)
+        self._bound[id(instance)] = reference, made
+        return made
+
+
+class _Method:
+    """A function bound to an instance, which it keeps alive as a bound method does."""
+
+    def __init__(self, bound: Function, instance: Any):
+        self.__wrapped__ = bound
+        self.__self__ = instance
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        if "__wrapped__" not in self.__dict__:  # a copy in the making, which has nothing to ask yet
+            raise AttributeError(name)
+        return getattr(self.__wrapped__, name)
+
+
+def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Make a Python function of arrays a graph: traced once per signature, then run by the current session.
+
+    Python runs once per signature: what shall vary between calls is an argument, and random numbers come from
+    `distgrad.random` with a key as argument; those of NumPy's generators would be recorded as constants. Arrays (and
+    NumPy scalars) become tensors; Python numbers, strings, None, variables and any other hashable object are part of
+    the signature. Arguments and results may be nested. A method is traced once per instance.
+
+    >>> import distgrad as dg
+    >>> @dg.function
+    ... def slope(x):
+    ...     return dg.gradients(x * x, x)[0]
+    >>> slope(np.float64(3.0))
+    array(6.)
+    """
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"function: name must be a string, got {brief(name)}")
+    if python_function is None:
+        return lambda f: function(f, name=name)
+    if not callable(python_function):
+        raise TypeError(f"function decorates a callable, got {brief(python_function)}")
+    return Function(python_function, name)
+
+
+def finish(body: FuncGraph, structure: Any) -> Traced:
+    """A body that gives the leaves of `structure`: tensors, sparse ones, operations to run, or None."""
+    for leaf in nest.flatten(structure):
+        if isinstance(leaf, IndexedSlices):
+            body.outputs += [leaf.values, leaf.indices]
+        elif isinstance(leaf, Operation):
+            body.effects.append(leaf)
+        elif leaf is not None:
+            body.outputs.append(leaf)
+    return Traced(body, structure)
+
+
+def call(
+    body: FuncGraph, arguments: Sequence[Any], definition: OpDef = CALL, name: str | None = None, **attrs: Any
+) -> list[Tensor]:
+    """One op that stands for a body, with what the body captured appended to the arguments."""
+    return make_n(definition, (*arguments, *body.captures), {"body": body, **attrs}, name)
+
+
+def op_name(name: str) -> str:
+    """A Python name or expression as part of an op's name.
+
+    >>> op_name("<lambda>"), op_name("params['w'][0]")
+    ('lambda', 'params_w_0')
+    """
+    return re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_") or "arg"
+
+
+# -- arguments and results ---------------------------------------------------------------------------------------
+
+
+def is_array(x: Any) -> bool:
+    """Whether an argument becomes a tensor; everything else is part of the signature, variables too."""
+    if isinstance(x, Tensor | np.ndarray | np.generic):
+        return True
+    return hasattr(x, "__array__") and not isinstance(x, type | Variable)
+
+
+#: Values of a signature after which it is made sure that the arguments do not contain themselves.
+_MANY_PARTS = 10_000
+
+
+def _structure(tree: Any, found: list[Any]) -> Any:
+    """What tells a signature apart; the arrays in it are added to `found`, in the order of `nest.flatten`.
+
+    Flat, however deep the structure: Python compares nested tuples by recursion."""
+    if type(tree) is np.ndarray:
+        found.append(tree)
+        return tree.shape, native(tree.dtype)
+    parts: list[Any] = []
+    stack = [tree]
+    while stack:
+        x = stack.pop()
+        if isinstance(x, list | tuple):
+            parts.append((type(x), len(x)))
+            stack += reversed(x)
+        elif isinstance(x, dict):
+            keys = nest.sorted_keys(x)
+            parts.append((type(x), tuple(keys)))
+            stack += [x[key] for key in reversed(keys)]
+        elif is_array(x):
+            found.append(x)
+            parts.append(spec_of(x if hasattr(x, "dtype") else np.asarray(x)))
+        elif dataclasses.is_dataclass(x) and not isinstance(x, type):
+            names = nest.field_names(x)
+            parts.append((type(x), tuple(names)))
+            stack += [getattr(x, name) for name in reversed(names)]
+        else:  # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written
+            parts.append((type(x), repr(x) if isinstance(x, float | complex) else x))
+        if len(parts) == _MANY_PARTS:
+            nest.flatten(tree)  # an error where it contains itself
+    return tuple(parts)
+
+
+def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
+    if not is_array(x):
+        return x
+    spec = spec_of(x if hasattr(x, "dtype") else np.asarray(x))
+    if spec.dtype == object:
+        raise TypeError(f"{body.name}: the argument {name} is an array of Python objects; pass numbers")
+    made = body.add("Placeholder", (), [spec], name=op_name(name)).outputs[0]
+    body.declared.append(made)
+    return made
+
+
+def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        return inspect.signature(f)
+    except (TypeError, ValueError):  # some builtins say nothing about their parameters
+        return None
+
+
+def _defaults(signature: inspect.Signature | None) -> dict[str, Any]:
+    """What a call may spell out or leave out. Not where a default is an array (it is a constant of the function, and
+    spelt out it would be an input) or cannot be told apart."""
+    parameters = {} if signature is None else signature.parameters
+    found = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    leaves = nest.flatten(list(found.values()))
+    return {} if any(is_array(x) or not _hashable(x) for x in leaves) else found
+
+
+def bind(
+    name: str, signature: inspect.Signature | None, args: Any, kwargs: Any, defaults: Mapping[str, Any] | None = None
+) -> tuple[Any, Any]:
+    """The same arguments, by position where they can be, with defaults for what is left out."""
+    if signature is None or not (kwargs or defaults):
+        return args, kwargs
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError as e:
+        raise TypeError(f"{name}: {e}") from None
+    bound.arguments = {**(defaults or {}), **bound.arguments}
+    return bound.args, bound.kwargs
+
+
+def positional_names(signature: inspect.Signature | None) -> tuple[list[str], str]:
+    """The names of positional parameters, and of the one that takes the rest."""
+    parameters = [] if signature is None else list(signature.parameters.values())
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+
+
+def named_leaves(
+    signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Every leaf of the arguments with how one would write it."""
+    names, rest = positional_names(signature)
+    names = [*names, *(f"{rest}[{i}]" for i in range(len(args) - len(names)))]
+    named = [*zip(names, args, strict=False), *((key, kwargs[key]) for key in sorted(kwargs))]
+    return [leaf for name, tree in named for leaf in nest.paths(tree, name)]
+
+
+def _describe(x: Any) -> str:
+    if not is_array(x):
+        return repr(x)
+    return str(spec_of(x if hasattr(x, "dtype") else np.asarray(x)))
+
+
+def _results(name: str, result: Any) -> Any:
+    return nest.map_structure(functools.partial(_result_leaf, name), result)
+
+
+def _result_leaf(name: str, x: Any) -> Any:
+    if x is None or isinstance(x, Operation):
+        return x
+    try:
+        if isinstance(x, IndexedSlices):  # of arrays, too
+            return IndexedSlices(convert(x.values), convert(x.indices), x.dense_shape)
+        return convert(x)
+    except TypeError as e:
+        raise TypeError(f"{name} must return tensors, operations, None, or nestings of them: {e}") from None
+
+
+def _rebuilt(leaf: Any, values: Iterator[Any]) -> Any:
+    if leaf is None or isinstance(leaf, Operation):
+        return None
+    if isinstance(leaf, IndexedSlices):
+        first, second = next(values), next(values)
+        made = IndexedSlices if isinstance(first, Tensor) else IndexedSlicesValue
+        return made(first, second, leaf.dense_shape)
+    return next(values)
+
+
+def _hashable(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return False
+    return True

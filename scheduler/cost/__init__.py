@@ -1,0 +1,1 @@
+"""What steps cost: work, rates of machines, and memory."""

@@ -1,0 +1,263 @@
+"""Footprint: the bytes that a task takes on the NumPy engine, predicted before anything runs.
+
+A task has one arena from its beginning to its end, for what stays inside of it; it has what leaves it, from when that
+is made; it has the results of kernels that make their own arrays, until their last use; and its threads have memory to
+work in, which they keep. Constants and what comes in are there already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from distgrad.registry import OPS, Kind, kind_of
+from distgrad.scheduler.cost.cutting import PIECE_FLOPS, convolution, cut_group
+from distgrad.scheduler.cost.memory import NEVER, Walk, value_bytes
+from distgrad.scheduler.joined import joined
+from distgrad.scheduler.passes.fuse import rows_of
+from distgrad.scheduler.program import CALL, FUSED, Inner, Step
+from distgrad.types import Spec
+
+#: Op types beside those of whole kinds that are computed into a place of the arena.
+_PLACED = frozenset({
+    FUSED, "Concat", "Fill", "LogSumExp", "MatMul", "Pad", "Reshape", "SoftmaxCrossEntropyWithLogits", "Stack",
+    "StridedSliceGrad",
+})  # fmt: skip
+#: Memory of the size of their result, or of a block of it, that kernels work in: a letter for each piece. Pieces with
+#: the same letter are the same memory.
+WORKS_IN = {
+    "AddN": "a", "Elu": "am", "Gelu": "a", "GeluGrad": "abcd", "LayerNormGrad": "a", "LayerNormScale": "a",
+    "LeakyRelu": "a", "LeakyReluGrad": "acm", "Log1p": "l", "LogSoftmax": "a", "LogSumExp": "a", "ReluGrad": "m",
+    "Select": "c", "Sigmoid": "ab", "SoftmaxCrossEntropyWithLogits": "abm", "SoftmaxGrad": "a", "Softplus": "al",
+    "SparseSoftmaxCrossEntropyWithLogits": "a",
+}  # fmt: skip
+#: Larger pieces are not kept by the thread that used them.
+KEPT_BYTES = 4 << 20
+#: What one thread of BLAS packs matrices into, at most.
+PACKED_BYTES = 640 << 10
+#: What is kept of a step when its task is compiled: code, views, bookkeeping.
+STEP_BYTES = 7 << 8
+
+
+def is_placed(op_type: str) -> bool:
+    """Whether results of this type are computed into a place of the arena. All others, as those of a user's op, are
+    arrays of their own."""
+    definition = OPS.get(op_type)
+    if definition is None or definition.kind is None:
+        return op_type in _PLACED
+    of_kind = definition.kind in (Kind.ELEMENTWISE, Kind.ROWWISE) or definition.combine is not None
+    return of_kind or op_type in _PLACED
+
+
+def is_in_place(step: Step, types: Sequence[Spec]) -> bool:
+    """Whether a step may be computed into the place of an input that has the type of its result."""
+    kind = kind_of(step.type)
+    if kind is Kind.ROWWISE:
+        return types[step.outputs[0]].shape == rows_of(step, types)
+    return kind is Kind.ELEMENTWISE or step.type == "MinusAbs"
+
+
+class Footprint(NamedTuple):
+    """Bytes: of the arena; of all other arrays at their most; of what threads work in; of the compiled steps."""
+
+    arena: int
+    arrays: int
+    scratch: int
+    code: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+
+def footprint(
+    steps: Sequence[Step], types: Sequence[Spec], nbytes: Sequence[int], gives: Sequence[int], cpus: int = 1
+) -> Footprint:
+    """Of a task with these steps, which hands on `gives`; `nbytes` has the bytes of every value."""
+    bodies = [joined(step, types) if step.body else () for step in steps]
+    arena, arrays = _Lives(Walk(steps, nbytes, types, gives), bodies).run()
+    compiled = sum([step.type != "Const" for step in steps])
+    found = Footprint(arena, arrays, _Scratch(types, cpus).of(steps, bodies), STEP_BYTES * compiled)
+    calls = [step for step in steps if step.type == CALL]
+    return _with_calls(found, calls, nbytes, cpus) if calls else found
+
+
+def _with_calls(found: Footprint, calls: Sequence[Step], nbytes: Sequence[int], cpus: int) -> Footprint:
+    """Bodies that are called are compiled as parts of the task: one after another they use the same memory."""
+    inside = [_inside(step.attrs["inner"], cpus) for step in calls]
+    results = [sum([nbytes[v] for v in step.outputs]) for step in calls]
+    return Footprint(
+        found.arena + max([each.arena for each in inside]),
+        found.arrays + max([each.arrays - made for each, made in zip(inside, results, strict=True)]),
+        max(found.scratch, *[each.scratch for each in inside]),
+        found.code + sum([each.code for each in inside]),
+    )
+
+
+@lru_cache(maxsize=64)
+def _inside(inner: Inner, cpus: int) -> Footprint:
+    program = inner.program
+    return footprint(program.steps, program.types, value_bytes(program.types), program.fetches, cpus)
+
+
+class _Lives:
+    """A walk over the steps, with the bytes in the arena and in other arrays; `bodies` are those of groups, joined."""
+
+    def __init__(self, walk: Walk, bodies: Sequence[Sequence[Step]]):
+        self.walk, self._bodies = walk, bodies
+        self._placed: dict[int, int] = {}  # what is in the arena, with its bytes
+        self._own: dict[int, int] = {}  # and in arrays that do not leave the task
+
+    def run(self) -> tuple[int, int]:
+        """The most bytes in the arena, and the most in all other arrays."""
+        walk, placed, own = self.walk, self._placed, self._own
+        buffer, last, nbytes = walk.buffer, walk.last, walk.nbytes
+        arena = arrays = most_arena = most_arrays = 0
+        for k, step in enumerate(walk.steps):
+            made = [v for v in step.outputs if buffer.get(v) == v]
+            for v in made:
+                if last[v] == NEVER:
+                    arrays += nbytes[v]
+                elif is_placed(step.type):
+                    arena += nbytes[v] - self._give_way(k, step, v)
+                    placed[v] = nbytes[v]
+                else:
+                    arrays += nbytes[v]
+                    own[v] = nbytes[v]
+            most_arena, most_arrays = max(most_arena, arena), max(most_arrays, arrays)
+            for v in (*step.inputs, *made):
+                b = buffer.get(v, -1)
+                if last.get(b) == k:
+                    arena -= placed.pop(b, 0)
+                    arrays -= own.pop(b, 0)
+        return most_arena, most_arrays
+
+    def _give_way(self, k: int, step: Step, v: int) -> int:
+        """The bytes of an input that dies with this step, and in whose place the result is written."""
+        walk = self.walk
+        for u in _overwritable(step, self._bodies[k], v, walk.types):
+            b = walk.buffer.get(u, -1)
+            if b == u and b in self._placed and walk.last[b] == k and walk.types[u] == walk.types[v]:
+                return self._placed.pop(b)
+        return 0
+
+
+def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec]) -> Sequence[int]:
+    """The inputs in whose place a result can be written. In a group, all that reads them must come before."""
+<<<<<<< HEAD
+    if not step.body:
+        return step.inputs if is_in_place(step, types) else ()
+=======
+    if not body:
+        return step.inputs if step.type in IN_PLACE else ()
+>>>>>>> passes
+    if len(types[v].shape) < len(step.attrs["space"]):
+        return ()
+    at = next(i for i, inner in enumerate(body) if v in inner.outputs)
+    last = {u: i for i, inner in enumerate(body) for u in inner.inputs}
+    meanwhile = is_in_place(body[at], types)
+    return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]
+
+
+# -- what threads work in ----------------------------------------------------------------------------------------
+
+
+class _Scratch:
+    """What each thread keeps to work in, of every kind as much as the step that needs most."""
+
+    def __init__(self, types: Sequence[Spec], cpus: int):
+        self._types = types
+        self._cpus = cpus
+        self._most: dict[str, int] = {}
+        self._products: set[tuple[Spec, Spec]] = set()  # that were looked at
+
+    def of(self, steps: Sequence[Step], bodies: Sequence[Sequence[Step]]) -> int:
+        """The bytes of all threads together."""
+<<<<<<< HEAD
+        for step in steps:
+            if step.body:
+                self._group(step)
+            elif kind_of(step.type) is Kind.CONVOLUTION:
+=======
+        for step, body in zip(steps, bodies, strict=True):
+            if body:
+                self._group(step, body)
+            elif step.type in CONVOLUTIONS:
+>>>>>>> passes
+                self._convolution(step)
+            elif step.type in WORKS_IN:
+                self._kernel(step, math.prod(self._types[step.outputs[0]].shape), 1)
+            elif step.type == "MatMul":
+                self._packed(step)
+        return sum(self._most.values())
+
+    def _keep(self, kind: str, nbytes: int, threads: int) -> None:
+        self._most[kind] = max(self._most.get(kind, 0), nbytes * threads)
+
+    def _group(self, step: Step, body: Sequence[Step]) -> None:
+        cut = cut_group(step)
+        threads = min(self._cpus, cut.blocks) if cut.shared else 1
+        self._keep("blocks", scratch(step, body, self._types), threads)
+        elements = cut.rows * math.prod(step.attrs["space"][step.attrs["split"] :])
+        for inner in step.body:
+            self._kernel(inner, elements, threads)
+
+    def _kernel(self, step: Step, elements: int, threads: int) -> None:
+        if step.type == "AddN" and len(step.inputs) == 2:
+            return  # an addition
+        nbytes = elements * self._types[step.outputs[0]].dtype.itemsize
+        for piece in WORKS_IN.get(step.type, "") if nbytes <= KEPT_BYTES else "":
+            self._keep(piece, nbytes, threads)
+
+    def _convolution(self, step: Step) -> None:
+        types = self._types
+        made = convolution(step.type, [types[v] for v in step.inputs], [types[v] for v in step.outputs], step.attrs)
+        threads = min(self._cpus, made.blocks)
+        self._keep("windows", made.nbytes // made.blocks, threads)
+        self._keep("sums", made.sum_bytes * (made.lanes + threads), 1)
+        self._keep("packed", min(made.nbytes // made.blocks, PACKED_BYTES), threads)
+
+    def _packed(self, step: Step) -> None:
+        a, b = (self._types[v] for v in step.inputs)
+        if (a, b) in self._products:
+            return
+        self._products.add((a, b))
+        out = self._types[step.outputs[0]]
+        nbytes = (math.prod(a.shape[-2:]) + math.prod(b.shape[-2:])) * out.dtype.itemsize
+        depth = math.prod(a.shape[-2:]) // max(out.shape[-2], 1)
+        cut = math.prod(out.shape) * depth >= PIECE_FLOPS
+        self._keep("packed", min(nbytes, PACKED_BYTES), self._cpus if cut else 1)
+
+
+def scratch(step: Step, body: Sequence[Step], types: Sequence[Spec]) -> int:
+    """The bytes in which one thread holds the values inside a group, whose body is joined: values that do not live at
+    the same time share a buffer, if they have the same type."""
+    cut, split = cut_group(step), step.attrs["split"]
+    outside = {*step.inputs, *step.outputs}
+    last = {v: k for k, inner in enumerate(body) for v in inner.inputs}
+    free: dict[Spec, int] = {}
+    total = 0
+    for k, inner in enumerate(body):
+        dying = [v for v in dict.fromkeys(inner.inputs) if v not in outside and last[v] == k]
+        at_once = is_in_place(inner, types)
+        if at_once:
+            _release(dying, types, split, free)
+        for v in inner.outputs:
+            if v in outside:
+                continue
+            row = Spec(types[v].shape[split:], types[v].dtype)
+            if free.get(row):
+                free[row] -= 1
+            else:
+                total += cut.rows * math.prod(row.shape) * row.dtype.itemsize
+        if not at_once:
+            _release(dying, types, split, free)
+    return total
+
+
+def _release(values: Sequence[int], types: Sequence[Spec], split: int, free: dict[Spec, int]) -> None:
+    for v in values:
+        row = Spec(types[v].shape[split:], types[v].dtype)
+        free[row] = free.get(row, 0) + 1

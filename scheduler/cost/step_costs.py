@@ -1,0 +1,87 @@
+"""Prices: what tasks ask for on a cluster, and what each step of a program is predicted to cost there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from distgrad.registry import view_of
+from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost.footprint import is_placed
+from distgrad.scheduler.cost.rates import Cost, CostModel
+from distgrad.scheduler.devices import check_devices, parse
+from distgrad.scheduler.program import CALL, Inner, Program, Step
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.plan import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What the tasks of one device ask for."""
+
+    cpus: int = 1
+    gpus: int = 0
+
+
+def needs_of(program: Program, cluster: Cluster, options: Options) -> dict[str | None, Needs]:
+    """By device of the program; DeviceError for one that the cluster cannot serve. By default a task gets the cpus of
+    the smallest worker: it then fits any of them, and their number, on which bits depend, does not change with the
+    number of workers."""
+    most = max(worker.cpus for worker in cluster.workers)
+    cpus = options.cpus_per_task
+    if cpus is None:
+        cpus = min(worker.cpus for worker in cluster.workers)
+    if not 1 <= cpus <= most:
+        raise ValueError(f"cpus_per_task is {cpus}, but the largest worker of cluster {cluster.name!r} has {most} cpus")
+    check_devices(program, cluster, cpus)
+    devices = dict.fromkeys([step.device for step in program.steps])
+    return {device: Needs(cpus, parse(device).gpus) for device in devices}
+
+
+def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[Cost]:
+    """The predicted cost of every step. Results that are not placed in the arena lie in fresh memory."""
+    models = {
+        device: CostModel(cluster.gpu if need.gpus and cluster.gpu else cluster.machine, need.cpus)
+        for device, need in needs.items()
+    }
+    types, wanted = program.types, set(program.wanted)
+    costs = []
+    called: dict[Inner, Cost] = {}
+    for step in program.steps:
+        if step.type == CALL:
+            inner: Inner = step.attrs["inner"]
+            if inner not in called:
+                called[inner] = _sum(prices(inner.program, cluster, needs))
+            costs.append(called[inner])
+            continue
+        model = models[step.device]
+        cost = model.cost(step, types)
+        if not is_placed(step.type) and step.type != "Const" and view_of(step.type) is None:
+            cost = model.on_fresh(cost, [types[v] for v in step.outputs])
+        elif not wanted.isdisjoint(step.outputs):
+            cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
+        costs.append(cost)
+    return costs
+
+
+def costs_inside(
+    program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
+) -> list[Sequence[tuple[Step, float]]]:
+    """Per step what it should take; of a call, the steps inside, in one list for all calls of a body."""
+    called: dict[Inner, list[tuple[Step, float]]] = {}
+    made: list[Sequence[tuple[Step, float]]] = []
+    for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):
+        if step.type != CALL:
+            made.append(((step, cost.seconds),))
+            continue
+        inner: Inner = step.attrs["inner"]
+        if inner not in called:
+            called[inner] = [pair for inside in costs_inside(inner.program, cluster, needs) for pair in inside]
+        made.append(called[inner])
+    return made
+
+
+def _sum(costs: Sequence[Cost]) -> Cost:
+    return Cost(*map(sum, zip(*costs, strict=True)))

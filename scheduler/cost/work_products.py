@@ -1,0 +1,156 @@
+"""Work of the ops that multiply matrices, or walk over windows and matrices as a whole."""
+
+from __future__ import annotations
+
+import math
+
+from distgrad.scheduler.cost.cutting import PIECE_FLOPS, Convolution, convolution, image_kernel_result
+from distgrad.scheduler.cost.work import Attrs, Product, Rule, Specs, Work, cheap_factor, nbytes, plain, rule, size
+from distgrad.types import DType, Spec
+
+#: A further product of a batch starts in this share of the time that a call takes.
+ITEM_CALL = 0.2
+#: A product with a vector is another routine, limited by memory: its flops take as long as if it were so thick.
+VECTOR_DIM = 4
+#: Copying a run of channels costs this share of a place visited alone.
+RUN = 0.45
+#: Sweeps over the cells of tiles that are taken apart, and over those that are put together, to save products.
+TILE_SWEEPS = 6
+#: Sweeps over copied windows; over those that are added to an image.
+COPY_SWEEPS, SPREAD_SWEEPS = 3, 7
+#: Calls of array functions for one block of a convolution: of tiles; of windows.
+TILE_CALLS, WINDOW_CALLS = 26, 10
+
+
+def product(m: int, k: int, n: int, items: int, dtype: DType) -> Work:
+    """`items` products of [m, k] and [k, n]. Integers have no BLAS; 16-bit floats are converted first."""
+    flops = 2.0 * m * k * n * items
+    if dtype.kind not in "fcV":
+        return Work(cheap=2 * flops)
+    dim = max(min(m, k, n), VECTOR_DIM)
+    each = Product(flops, dim, _double(dtype))
+    if dtype.kind == "c":  # four times the work, but cut at the size of any other
+        each = each._replace(flops=4 * flops, shared=flops >= 2 * PIECE_FLOPS)
+    converted = (m * k + k * n + m * n) * items * cheap_factor(dtype) if dtype.itemsize == 2 else 0.0
+    return Work((each,), converted, calls=1 + ITEM_CALL * max(items - 1, 0))
+
+
+def _double(dtype: DType) -> bool:
+    return dtype.itemsize == (16 if dtype.kind == "c" else 8)
+
+
+@rule()
+def matmul(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    a, b = ins
+    *batch, m, n = outs[0].shape
+    k = a.shape[-1] * a.shape[-2] // m if m else 0  # the axis that is not m, whichever way a is transposed
+    items = math.prod(batch)
+    if len(b.shape) == 2:  # the batch is more rows
+        m, items = m * items, 1
+    return product(m, k, n, items, a.dtype)._replace(nbytes=nbytes(ins) + nbytes(outs))
+
+
+@rule("equation")
+def einsum(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """One product: the labels say which axes are batch, rows, columns and summed. The operands are permuted first."""
+    terms, output = attrs["equation"].split("->")
+    if len(ins) == 1:
+        return plain.work(ins, outs, attrs)
+    labels = terms.split(",")
+    sizes = {c: n for term, s in zip(labels, ins, strict=True) for c, n in zip(term, s.shape, strict=True)}
+    a, b = (set(term) for term in labels)
+    both, wanted = a & b, set(output)
+    groups = (a - b) & wanted, both - wanted, (b - a) & wanted, both & wanted
+    m, k, n, items = (math.prod([sizes[c] for c in group]) for group in groups)
+    return product(m, k, n, items, ins[0].dtype)._replace(nbytes=2 * nbytes(ins) + nbytes(outs))
+
+
+# -- windows -----------------------------------------------------------------------------------------------------
+
+
+def conv(op_type: str) -> Rule:
+    """Of a convolution or one of its gradients."""
+
+    @rule("strides", "dilation", "groups")
+    def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+        x, w, y = image_kernel_result(op_type, ins, outs)
+        if attrs["groups"] != 1 or y.dtype.char not in "fd" or 0 in (*x.shape, *w.shape, *y.shape):
+            return _in_groups(x, w, y)
+        return _in_blocks(convolution(op_type, ins, outs, attrs), y.dtype, nbytes((x, w, y)))
+
+    return made
+
+
+def _in_blocks(made: Convolution, dtype: DType, moved: float) -> Work:
+    """Products of windows copied side by side, or fewer products of tiles that are taken apart."""
+    if made.saves:
+        base = product(made.images * made.tiles, made.channels, made.made, 16, dtype)
+        swept = 16.0 * made.images * made.tiles * (made.channels + made.made) * TILE_SWEEPS
+    else:
+        rows = made.images * math.prod(made.out)
+        base = product(rows, made.taps * made.channels, made.made, 1, dtype)
+        sweeps = SPREAD_SWEEPS if made.spreads else COPY_SWEEPS
+        swept = sweeps * rows * made.taps * made.channels
+    calls = (TILE_CALLS if made.saves else WINDOW_CALLS) * made.blocks
+    return Work(base.products, swept * cheap_factor(dtype), nbytes=moved, calls=calls, blocks=made.blocks)
+
+
+def _in_groups(x: Spec, w: Spec, y: Spec) -> Work:
+    """A product with the windows, copied side by side, for every group."""
+    kh, kw, per, made = w.shape
+    taps, rows, groups = kh * kw, math.prod(y.shape[:3]), max(x.shape[3] // max(per, 1), 1)
+    moved = nbytes((x, w, y))
+    if groups == x.shape[3] == made:  # every channel has a kernel of its own: done tap by tap
+        return Work(cheap=2.0 * taps * size(y) * cheap_factor(y.dtype), nbytes=moved, calls=2 * taps)
+    base = product(rows, taps * per, made // groups, groups, y.dtype)
+    if taps == 1:
+        return base._replace(nbytes=moved)
+    copied = rows * taps * groups  # runs of channels, each a piece of memory of its own
+    moved += 4.0 * copied * per * x.dtype.itemsize
+    return base._replace(irregular=RUN * copied, nbytes=moved, calls=base.calls + taps + 2)
+
+
+def pool(cheap: float) -> Rule:
+    """So many cheap passes for each cell of the window."""
+
+    @rule("window")
+    def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+        taps = math.prod(attrs["window"])
+        cells = min(size(s) for s in (*ins, *outs))  # the pooled image, whichever of them it is
+        elements = cheap * taps * cells * cheap_factor(outs[0].dtype)
+        return Work(cheap=elements, nbytes=nbytes(ins) + nbytes(outs), calls=2.0 * taps + 1)
+
+    return made
+
+
+# -- linear algebra ----------------------------------------------------------------------------------------------
+
+
+def factorisation(cubes: float, slower: float) -> Rule:
+    """cubes * rows * columns * the smaller of them flops, at the rate of a product that is `slower` times as thin."""
+
+    @rule()
+    def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+        a = ins[0]
+        *batch, m, n = a.shape
+        return _factored(a, cubes * m * n * min(m, n), min(m, n) / slower, math.prod(batch), ins, outs)
+
+    return made
+
+
+def solve(cubes: float) -> Rule:
+    """A factorisation (none for triangles) and two triangular products (one for triangles) with the right-hand side."""
+
+    @rule()
+    def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+        n, columns = ins[0].shape[-1], outs[0].shape[-1]
+        flops = cubes * n**3 + (2.0 if cubes else 1.0) * n * n * columns
+        return _factored(ins[0], flops, n / 200, math.prod(outs[0].shape[:-2]), ins, outs)
+
+    return made
+
+
+def _factored(a: Spec, flops: float, dim: float, items: int, ins: Specs, outs: Specs) -> Work:
+    whole = flops * items * (4 if a.dtype.kind == "c" else 1)
+    each = Product(whole, max(dim, 0.5), _double(a.dtype), shared=False)  # the smallest take the time of their calls
+    return Work((each,), nbytes=nbytes(ins) + nbytes(outs), calls=5 + 2 * max(items - 1, 0))

@@ -1,0 +1,58 @@
+"""Stamps: calls that stay one step each. A body that is called often is optimised once, priced once and compiled once;
+what runs it, or looks at its steps, takes it apart here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from distgrad.scheduler.program import CALL, Inner, Program, Step, renumbered
+from distgrad.types import Spec
+
+
+def is_stamped(program: Program) -> bool:
+    return any(step.type == CALL for step in program.steps)
+
+
+def mapped(program: Program, f: Callable[[Program], Program]) -> Program:
+    """The program with `f` of each body that is called, once for all calls of it."""
+    made: dict[Inner, Inner] = {}
+    steps = list(program.steps)
+    for i, step in enumerate(steps):
+        if step.type == CALL:
+            inner: Inner = step.attrs["inner"]
+            if inner not in made:
+                made[inner] = Inner(f(inner.program))
+            steps[i] = replace(step, attrs={"inner": made[inner]})
+    return replace(program, steps=tuple(steps)) if made else program
+
+
+def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
+    """Every step, those inside of groups and called bodies too; each body once."""
+    seen: set[Inner] = set()
+    for step in steps:
+        yield step
+        yield from step.body
+        if step.type == CALL and step.attrs["inner"] not in seen:
+            seen.add(step.attrs["inner"])
+            yield from all_steps(step.attrs["inner"].program.steps)
+
+
+def expanded(steps: Sequence[Step], types: Sequence[Spec]) -> tuple[Sequence[Step], Sequence[Spec]]:
+    """The same steps with the bodies of calls in their place, and the types of all values. Waits are left out."""
+    if not any(step.type == CALL for step in steps):
+        return steps, types
+    made: list[Step] = []
+    known = list(types)
+    for step in steps:
+        if step.type != CALL:
+            made.append(replace(step, after=()) if step.after else step)
+            continue
+        inner: Program = step.attrs["inner"].program
+        ids = dict(zip((*inner.feeds, *inner.fetches), (*step.inputs, *step.outputs), strict=True))
+        for v in range(len(inner.types)):
+            if v not in ids:
+                ids[v] = len(known)
+                known.append(inner.types[v])
+        made += [renumbered(each, ids) for each in inner.steps]
+    return made, known

@@ -1,0 +1,1 @@
+"""Cuts programs into the tasks of a plan."""

@@ -1,0 +1,155 @@
+"""Partition: from a program to a plan for a cluster.
+
+Prices the steps, contracts them in a few ways, simulates each, and takes the best that fits the memory. Every step runs
+the same kernel in every partition: bits never depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from distgrad.errors import BudgetError
+from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost.memory import largest, refusal, refuse
+from distgrad.scheduler.partition.assemble import COPIED, Draft, assemble
+from distgrad.scheduler.partition.candidates import best_first
+from distgrad.scheduler.partition.contract import contract, whole
+from distgrad.scheduler.partition.nodes import Groups
+from distgrad.scheduler.partition.priced_program import Priced
+from distgrad.scheduler.partition.reduce import Way
+from distgrad.scheduler.partition.simulate import simulate
+from distgrad.scheduler.passes.chunks import chunks, joins, large_sums
+from distgrad.scheduler.plan import Options, Plan, Predictions, check_plan
+from distgrad.scheduler.program import Program, planning
+
+__all__ = ["Options", "partition"]
+
+#: Where large sums are cut into chunks, a task may last so few times its overhead: adding is short and writing long.
+CHUNK_PAYS = 2
+#: Pieces of a run that are tried when a task does not fit the memory of a worker.
+SMALLER = (4, 16, 64)
+
+
+def partition(program: Program, cluster: Cluster, options: Options | None = None) -> Plan:
+    """The plan for a program, as the passes leave it, on this cluster; BudgetError where no plan keeps within the
+    memory, DeviceError where the cluster has no such device.
+
+    >>> import distgrad as dg
+    >>> from distgrad.scheduler.cluster import local_cluster
+    >>> from distgrad.scheduler.program import lower
+    >>> with dg.Graph():
+    ...     x = dg.placeholder((100, 100))
+    ...     plan = partition(lower([dg.exp(x) @ x], [x]), local_cluster(2, 1 << 30))
+    >>> [task.steps for task in plan.tasks]
+    [(0, 1)]
+    """
+    options = options or Options()
+    with planning():
+        if cluster.engine == "local":
+            return _partition(Priced.of(program, cluster, options))
+        work = Priced.of(joins(program, options.fan_in), cluster, options)
+        plan = _partition(work)
+        sums = _sums_between_tasks(plan)
+        return _better(plan, chunks(work.program, sums, work.slots)) if sums and work.slots > 1 else plan
+
+
+def _partition(work: Priced) -> Plan:
+    best: Plan | None = None
+    for groups in _ways(work):
+        plan = _plan(work, groups)
+        if _fits(plan):
+            return check_plan(plan)
+        if best is None or plan.predictions.peak_bytes < best.predictions.peak_bytes:
+            best = plan
+    assert best is not None
+    refuse(work.program, best, work.options.memory)
+    raise _too_small(best)
+
+
+def _ways(work: Priced) -> Iterator[Groups]:
+    """Ways to cut, those with the shortest predicted run first; then, where none of them fits, ever smaller pieces."""
+    asked, total = work.options.granularity, sum(work.nodes.weight)
+    if asked is not None:
+        if not asked > 0:
+            raise ValueError(f"granularity is {asked!r}, but must be a number of seconds above 0, or None")
+        yield contract(work.nodes, Way(asked, asked))
+    elif work.slots == 1 or total < 2 * work.grain:
+        yield whole(work.nodes)
+    else:
+        yield from best_first(work, total)
+    for count in SMALLER:
+        yield contract(work.nodes, Way(total / count, total / count))
+
+
+# -- chunks ------------------------------------------------------------------------------------------------------
+
+
+def _sums_between_tasks(plan: Plan) -> set[int]:
+    """The large sums of terms that several tasks made, or that come from outside."""
+    large = large_sums(plan.program)
+    if not large:
+        return set()
+    of = {i: k for k, task in enumerate(plan.tasks) for i in task.steps}
+    home = {v: of[i] for i, step in enumerate(plan.program.steps) if i in of for v in step.outputs}
+    found: set[int] = set()
+    for i in large:
+        step = plan.program.steps[i]
+        space = plan.program.types[step.outputs[0]].shape
+        terms = [v for v in step.inputs if plan.program.types[v].shape == space]
+        away = [home.get(v, -1 - v) for v in terms if home.get(v) != of[i]]  # each feed is as good as a task
+        if len(set(away)) > 1:
+            found.add(i)
+    return found
+
+
+def _better(plan: Plan, program: Program) -> Plan:
+    """Cutting large sums pays where workers have time for them and their chunks need not be put together."""
+    try:
+        other = _partition(Priced.of(program, plan.cluster, plan.options, CHUNK_PAYS))
+    except BudgetError:
+        return plan
+    return other if other.predictions.seconds < plan.predictions.seconds else plan
+
+
+# -- plans -------------------------------------------------------------------------------------------------------
+
+
+def _plan(work: Priced, groups: Groups) -> Plan:
+    program, cluster = work.program, work.cluster
+    of, count = _tasks_of(work, groups)
+    draft = Draft(program, of, count, work.seconds, work.flops, work.nbytes, work.needs)
+    tasks, bundles = assemble(draft)
+    timeline = simulate(tasks, bundles, cluster, work.given_bytes)
+    placed = [replace(task, worker=w) for task, w in zip(tasks, timeline.worker, strict=True)]
+    predictions = Predictions(
+        seconds=timeline.seconds,
+        bytes_moved=timeline.bytes_moved,
+        peak_bytes=timeline.peak_bytes,
+        work_seconds=sum([task.seconds for task in tasks]),
+        critical_seconds=timeline.critical_seconds,
+    )
+    return Plan(program, tuple(placed), tuple(bundles), cluster, work.options, predictions)
+
+
+def _tasks_of(work: Priced, groups: Groups) -> tuple[list[int], int]:
+    """The task of every step; where all that is wanted is copied, one task has it."""
+    numbers = iter(groups)
+    of = [COPIED if free else next(numbers) for free in work.free]
+    count = max(groups, default=-1) + 1
+    makes = {v for step in work.program.steps for v in step.outputs} if count == 0 else set()
+    return of, max(count, int(any(v in makes for v in work.program.wanted)))
+
+
+def _fits(plan: Plan) -> bool:
+    budget = plan.options.memory
+    if budget is not None and plan.predictions.peak_bytes > budget:
+        return False
+    return all(task.memory <= plan.cluster.workers[task.worker].memory for task in plan.tasks)
+
+
+def _too_small(plan: Plan) -> BudgetError:
+    """What to say where some task fits no worker: of the way to cut that needs least."""
+    task = max(plan.tasks, key=lambda task: task.memory - plan.cluster.workers[task.worker].memory)
+    has = plan.cluster.workers[task.worker].memory
+    return BudgetError(refusal(plan.program, task.memory, has, largest(plan.program, plan)))

@@ -1,0 +1,25 @@
+"""Calls laid out: the program without bodies that stay together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from distgrad.scheduler.outlined_calls import expanded, is_stamped
+from distgrad.scheduler.program import CALL, Program, check_program
+
+
+def expanded_program(program: Program) -> Program:
+    """The program with all calls laid out. What waited for a call waits for what the call gives."""
+    if not is_stamped(program):
+        return program
+    place: list[int] = []  # the last step of each, where it is now
+    count = 0
+    for step in program.steps:
+        count += len(step.attrs["inner"].program.steps) if step.type == CALL else 1
+        place.append(count - 1)
+    steps, types = expanded(program.steps, program.types)
+    made = list(steps)
+    for step, at in zip(program.steps, place, strict=True):
+        if step.after:
+            made[at] = replace(made[at], after=tuple([place[j] for j in step.after]))
+    return check_program(replace(program, steps=tuple(made), types=tuple(types)))

@@ -1,0 +1,185 @@
+"""A plan as text: what it should cost, what decides that, and what the longest tasks and largest bundles are.
+
+Written to be read for one task and for five thousand: of everything long, the top few, in the user's own lines.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from distgrad.printing import bytes_text, time_text
+from distgrad.scheduler.cost.memory import given_bytes, largest, named
+from distgrad.scheduler.cost.step_costs import costs_inside, needs_of
+from distgrad.scheduler.devices import counted
+
+if TYPE_CHECKING:
+    from distgrad.scheduler.plan import Plan
+    from distgrad.scheduler.program import Step
+
+#: From this share of the run on, one thing decides how long it takes.
+DECIDES = 0.8
+#: Smaller shares of the work are not named.
+SEEN = 0.01
+#: Op types that are named per task.
+NAMED = 3
+
+
+def explain(plan: Plan, top: int = 10) -> str:
+    """Totals, predictions, what dominates, tasks, steps, bundles, barriers, memory."""
+    costs = costs_inside(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+    seconds = [sum([cost for _, cost in inside]) for inside in costs]
+    parts = [_totals(plan), _dominates(costs), _tasks(plan, costs, top), _steps(plan, seconds, top)]
+    parts += [_bundles(plan, top), _barriers(plan, top), _memory(plan)]
+    return "\n\n".join(["\n".join(lines) for lines in parts if lines])
+
+
+def _totals(plan: Plan) -> list[str]:
+    program, cluster, predicted = plan.program, plan.cluster, plan.predictions
+    workers, cpus = len(cluster.workers), cluster.cpus
+    gpus = f", {counted(cluster.gpus, 'GPU')}" if cluster.gpus else ""
+    lines = [
+        f"{counted(len(plan.tasks), 'task')} of {counted(len(program.steps), 'step')} on cluster {cluster.name!r} "
+        f"({cluster.engine}: {counted(workers, 'worker')}, {counted(cpus, 'cpu')}{gpus})",
+        f"predicted   {time_text(predicted.seconds)}, {bytes_text(predicted.bytes_moved)} moved, "
+        f"at most {bytes_text(predicted.peak_bytes)} on one worker",
+        f"            {time_text(predicted.work_seconds)} of work, "
+        f"{time_text(predicted.critical_seconds)} the longest chain of tasks",
+        f"decides     {decides(plan)}",
+    ]
+    return lines + _bits(plan) + _devices(plan)
+
+
+def _bits(plan: Plan) -> list[str]:
+    """What the bits of results depend on, in short; all of it is in `plan.bits`."""
+    known = plan.bits if plan.fingerprint else {}
+    told = [f"{name} {known[name]}" for name in ("numpy", "blas kernels", "cpus per task") if name in known]
+    return [f"bits        those of {', '.join(told)}; all else is in plan.bits"] if told else []
+
+
+def _devices(plan: Plan) -> list[str]:
+    """How many tasks each device has, where any is asked for."""
+    count = Counter(["any worker" if task.device is None else task.device for task in plan.tasks])
+    if count.keys() <= {"any worker"}:
+        return []
+    shown = [f"{counted(n, 'task')} on {device}" for device, n in count.most_common(NAMED)]
+    shown += [f"{len(count) - NAMED} more"] if len(count) > NAMED else []
+    return [f"devices     {', '.join(shown)}"]
+
+
+def decides(plan: Plan) -> str:
+    """What would have to change for the run to be shorter."""
+    predicted = plan.predictions
+    total = predicted.seconds or 1.0
+    cpus = max([task.cpus for task in plan.tasks], default=1)
+    slots = sum(worker.cpus // cpus for worker in plan.cluster.workers)
+    if slots > 1 and len(plan.tasks) == 1:
+        pays = time_text(10 * plan.cluster.machine.task_seconds)
+        return f"all is one task: more workers would not help, shards of a batch would, of {pays} of work or more each"
+    if slots > 1 and predicted.critical_seconds >= DECIDES * total:
+        return "the longest chain of tasks: more workers would not help, more shards or faster steps would"
+    if predicted.work_seconds / slots >= DECIDES * total:
+        return "the work itself: " + ("faster steps" if slots == 1 else "more workers or cpus") + " would help"
+    sent = _sent(plan)
+    if sent / plan.cluster.machine.link_bandwidth >= DECIDES * total:
+        return f"what is fed and read: {bytes_text(sent)} leave the driver's node, one after another"
+    overhead = plan.cluster.machine.task_seconds
+    return f"tasks waiting for each other, moves, and {time_text(overhead)} of overhead per task"
+
+
+def _sent(plan: Plan) -> int:
+    """The bytes of feeds and variables that go to other nodes than that of the driver, once to each."""
+    given, workers = given_bytes(plan.program), plan.cluster.workers
+    home = workers[0].node
+    there = {(v, workers[task.worker].node) for task in plan.tasks for v in task.reads if v in given}
+    return sum([given[v] for v, node in there if node != home])
+
+
+def _dominates(costs: Sequence[Sequence[tuple[Step, float]]]) -> list[str]:
+    pairs = [pair for inside in costs for pair in inside]
+    total = sum([cost for _, cost in pairs]) or 1.0
+    by_op = summed([(step.type, cost) for step, cost in pairs])
+    by_line = summed([(str(step.source), cost) for step, cost in pairs])
+    lines = []
+    for title, found in (("by op", by_op), ("by line", by_line)):
+        shares = [f"{name} {cost / total:.0%}" for name, cost in found[:5] if cost >= SEEN * total]
+        lines.append(f"{title:11} {', '.join(shares)}")
+    return lines if pairs else []
+
+
+def summed(items: Iterable[tuple[str, float]]) -> list[tuple[str, float]]:
+    """The sum of each name, largest first."""
+    cost: dict[str, float] = {}
+    for name, each in items:
+        cost[name] = cost.get(name, 0.0) + each
+    return sorted(cost.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _steps(plan: Plan, seconds: Sequence[float], top: int) -> list[str]:
+    order = sorted(range(len(seconds)), key=lambda i: (-seconds[i], i))[:top]
+    rows = [["step", "seconds", "op", "makes", "at"]]
+    for i in order:
+        step = plan.program.steps[i]
+        made = ", ".join([str(plan.program.types[v]) for v in step.outputs[:2]]) + ", ..." * (len(step.outputs) > 2)
+        rows.append([f"{i}", time_text(seconds[i]), f"{step.type} {step.name!r}", made, str(step.source)])
+    return _table(_title("steps", "longest", len(order), len(seconds)), rows) if order else []
+
+
+def _tasks(plan: Plan, costs: Sequence[Sequence[tuple[Step, float]]], top: int) -> list[str]:
+    order = sorted(range(len(plan.tasks)), key=lambda k: (-plan.tasks[k].seconds, k))[:top]
+    rows = [["task", "worker", "seconds", "with inputs", "steps", "reads", "gives", "ops", "mostly at"]]
+    for k in sorted(order):
+        task = plan.tasks[k]
+        pairs = [pair for i in task.steps for pair in costs[i]]
+        ops = ops_text([(step.type, cost, 1) for step, cost in pairs])
+        where = summed([(str(step.source), cost) for step, cost in pairs])[0][0]
+        place = f"{task.worker}" if task.device is None else f"{task.worker} @{task.device}"
+        sizes = [f"{len(task.steps)}", f"{len(task.reads)}", f"{len(task.gives)}"]
+        rows.append([f"{k}", place, time_text(task.seconds), bytes_text(task.memory), *sizes, ops, where])
+    return _table(_title("tasks", "longest", len(order), len(plan.tasks)), rows)
+
+
+def ops_text(items: Sequence[tuple[str, float, int]]) -> str:
+    """Ops with how many there are, those that take longest first; of names, seconds and counts."""
+    count: Counter[str] = Counter()
+    for name, _, n in items:
+        count[name] += n
+    names = [name for name, _ in summed([(name, cost) for name, cost, _ in items])]
+    text = ", ".join([f"{name} ×{count[name]}" if count[name] > 1 else name for name in names[:NAMED]])
+    return text + (f", +{len(names) - NAMED} more" if len(names) > NAMED else "")
+
+
+def _bundles(plan: Plan, top: int) -> list[str]:
+    between = [b for b, bundle in enumerate(plan.bundles) if bundle.readers]
+    order = sorted(between, key=lambda b: (-plan.bundles[b].nbytes, b))[:top]
+    rows = [["bundle", "bytes", "values", "from", "to", ""]]
+    for b in order:
+        bundle = plan.bundles[b]
+        to = ", ".join(map(str, bundle.readers[:6])) + (", ..." if len(bundle.readers) > 6 else "")
+        wanted = "also a result" if bundle.wanted else ""
+        rows.append([f"{b}", bytes_text(bundle.nbytes), f"{len(bundle.values)}", f"{bundle.task}", to, wanted])
+    return _table(_title("bundles between tasks", "largest", len(order), len(between)), rows) if between else []
+
+
+def _barriers(plan: Plan, top: int) -> list[str]:
+    waiting = [(k, task.waits) for k, task in enumerate(plan.tasks) if task.waits]
+    rows = [["task", "waits for"]]
+    for k, waits in waiting[:top]:
+        rows.append([f"{k}", ", ".join(map(str, waits[:12])) + (", ..." if len(waits) > 12 else "")])
+    return _table(_title("barriers", "first", min(top, len(waiting)), len(waiting)), rows) if waiting else []
+
+
+def _memory(plan: Plan) -> list[str]:
+    held = named(plan.program, largest(plan.program, plan))
+    return ["largest at the peak", *held] if held else []
+
+
+def _title(what: str, which: str, shown: int, count: int) -> str:
+    return f"{what}, the {shown} {which} of {count:,}" if shown < count else what
+
+
+def _table(title: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns as wide as their longest entry."""
+    widths = [max([len(row[c]) for row in rows]) for c in range(len(rows[0]))]
+    return [title, *["  ".join([f"{t:<{w}}" for t, w in zip(row, widths, strict=True)]).rstrip() for row in rows]]

@@ -1,0 +1,222 @@
+"""Predicted memory and cuts beside what the NumPy engine really does."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import distgrad as dg
+from benchmarks.steps import in_distgrad, inputs
+from distgrad import nest
+from distgrad.errors import UNKNOWN
+from distgrad.registry import OPS, Kind, kind_of, view_of
+from distgrad.result_buffers import LEASES
+from distgrad.scheduler.cost import cutting
+from distgrad.scheduler.cost.footprint import (
+    STEP_BYTES,
+    WORKS_IN,
+    Footprint,
+    footprint,
+    is_in_place,
+    is_placed,
+    scratch,
+)
+from distgrad.scheduler.cost.memory import value_bytes
+from distgrad.scheduler.joined import joined
+from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.program import FUSED, Step, lower
+from distgrad.workers.blocked import blocks
+from distgrad.workers.blocked.into import into_of
+from distgrad.workers.crew import crew
+from distgrad.workers.kernels import KERNELS, conv_blocks, products
+from distgrad.workers.kernels.sharing import Work, shared
+from distgrad.workers.numpy_engine.tape import Tape
+
+from ..cases import all_cases
+from ..step_graphs import Steps
+
+WORKLOADS = sorted(in_distgrad.LOSSES)
+#: The bytes of one value of `Steps`.
+ONE = 64 * 64 * 4
+
+
+@cache
+def plan_of(workload: str) -> Plan:
+    params, data = inputs.make(workload)
+    plan: Plan = in_distgrad.step(workload).plan(params, *data)
+    return plan
+
+
+def predicted(plan: Plan, cpus: int = 2) -> Footprint:
+    program, (task,) = plan.program, plan.tasks
+    steps = [program.steps[i] for i in task.steps]
+    return footprint(steps, program.types, value_bytes(program.types), task.gives, cpus)
+
+
+def tape_of(plan: Plan, cpus: int = 2) -> Tape:
+    program, (task,) = plan.program, plan.tasks
+    return Tape([program.steps[i] for i in task.steps], program.types, task.reads, task.gives, crew(cpus))
+
+
+# -- the workloads of the benchmark ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_the_arena_of_a_workload_is_predicted(workload: str) -> None:
+    plan = plan_of(workload)
+    assert predicted(plan).arena == pytest.approx(tape_of(plan).nbytes, rel=0.1, abs=1 << 16)
+
+
+@pytest.mark.parametrize("workload", ["mlp", "elementwise", "conv"])
+def test_what_a_run_allocates_beside_the_arena_is_predicted(workload: str) -> None:
+    """In the second run the arena and what threads work in are there: the rest is what leaves and what kernels make."""
+    plan = plan_of(workload)
+    tape, types = tape_of(plan, cpus=1), plan.program.types
+    given = [np.ones(*types[v]) for v in plan.tasks[0].reads]
+    tape.run(given)
+    LEASES.clear()
+    tracemalloc.start()
+    try:
+        tape.run(given)
+        allocated = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert predicted(plan, cpus=1).arrays == pytest.approx(allocated, rel=0.15)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_what_a_thread_works_in_is_predicted(workload: str) -> None:
+    plan = plan_of(workload)
+    for step in plan.program.steps:
+        if step.body:
+            types, height = plan.program.types, cutting.cut_group(step).rows
+            joint = joined(step, types)
+            body = blocks._Body(step, joint, types)
+            real = sum(height * np.prod(shape, dtype=int) * dtype.itemsize for shape, dtype in body.scratch)
+            assert scratch(step, joint, types) == pytest.approx(real, rel=0.15)
+
+
+# -- the tables --------------------------------------------------------------------------------------------------
+
+
+def test_the_figures_are_those_of_the_engine() -> None:
+    assert cutting.PIECE_FLOPS == products.PIECE_FLOPS
+    assert (cutting.WINDOW_BYTES, cutting.WINDOWS_ALONE) == (conv_blocks.BLOCK_BYTES, conv_blocks.ALONE_BYTES)
+    assert (cutting.LANES, cutting.SUMS_BYTES) == (conv_blocks.LANES, conv_blocks.SUMS_BYTES)
+
+
+def test_what_counts_as_placed_in_the_arena_is() -> None:
+    own = [name for name, op in OPS.items() if op.kernel is None and op.view is None]
+    assert {name for name in own if is_placed(name)} == {name for name in own if into_of(name) is not None}
+
+
+@pytest.mark.parametrize("op_type", sorted(all_cases()))
+def test_what_counts_as_written_in_place_is(op_type: str) -> None:
+    for case in all_cases()[op_type]:
+        with dg.Graph():
+            feeds = [dg.placeholder(np.shape(x), np.asarray(x).dtype) for x in case.inputs]
+            made = lower([t for t in nest.flatten(case.build(*feeds)) if isinstance(t, dg.Tensor)], feeds)
+        for step in made.steps:
+            entry = into_of(step.type)
+            if entry is not None and step.inputs and is_placed(step.type) and not view_of(step.type):
+                assert is_in_place(step, made.types) <= entry.overlap
+                assert entry.overlap <= is_in_place(step, made.types) or kind_of(step.type) is Kind.ROWWISE
+
+
+def test_only_what_is_placed_works_in_memory_that_is_kept() -> None:
+    assert [name for name in WORKS_IN if not is_placed(name)] == []
+
+
+# -- convolutions ------------------------------------------------------------------------------------------------
+
+
+def counts_of(run: Any) -> list[int]:
+    """Into how many blocks a kernel cuts its work."""
+    seen: list[int] = []
+
+    def each(count: int, work: Work) -> None:
+        seen.append(count)
+        work(iter(range(count)))
+
+    with shared(2, each):
+        run()
+    return seen
+
+
+def conv_steps(n: int, channels: int, made: int, size: int, stride: int) -> Iterator[tuple[Step, Any]]:
+    with dg.Graph():
+        x = dg.placeholder((n, 32, 32, channels), np.float32)
+        w = dg.placeholder((size, size, channels, made), np.float32)
+        y = dg.nn.conv2d(x, w, stride, padding="SAME")
+        program = lower([y, *dg.gradients(y, [x, w])], [x, w])
+    for step in program.steps:
+        if step.type.startswith("Conv2D"):
+            yield step, program.types
+
+
+@pytest.mark.parametrize(
+    ("n", "channels", "made", "size", "stride"),
+    [(32, 32, 32, 3, 1), (32, 3, 32, 3, 1), (16, 32, 64, 3, 2), (8, 16, 16, 1, 1), (1, 4, 4, 3, 1), (2, 16, 8, 5, 1)],
+)
+def test_convolutions_are_cut_as_predicted(n: int, channels: int, made: int, size: int, stride: int) -> None:
+    for step, types in conv_steps(n, channels, made, size, stride):
+        ins, outs = [types[v] for v in step.inputs], [types[v] for v in step.outputs]
+        found = cutting.convolution(step.type, ins, outs, step.attrs)
+        arrays = [np.ones(*spec) for spec in ins]
+        (count,) = counts_of(lambda: KERNELS[step.type](np, *arrays, **step.attrs))  # noqa: B023
+        assert count == (found.lanes or found.blocks), step.type
+
+
+# -- small programs ----------------------------------------------------------------------------------------------
+
+
+def of(steps: Steps, *gives: int, cpus: int = 1) -> Footprint:
+    return footprint(steps.steps, steps.types, value_bytes(steps.types), gives, cpus)
+
+
+def test_what_leaves_is_not_in_the_arena() -> None:
+    """x -> a -> y (given out)"""
+    s = Steps()
+    y = s.work(s.work(s.given()))
+    assert of(s, y)[:2] == (ONE, ONE)
+
+
+def test_an_arena_is_as_large_as_what_lives_at_once() -> None:
+    """x -> a -> b -> c -> d -> y (given out): two of a to d at a time"""
+    s = Steps()
+    v = s.given()
+    for _ in range(5):
+        v = s.work(v)
+    assert of(s, v).arena == 2 * ONE
+
+
+def test_what_kernels_make_themselves_is_gone_after_its_last_use() -> None:
+    """x -> sorted -> sorted -> y (given out): two of them at a time"""
+    s = Steps()
+    v = s.given()
+    for _ in range(3):
+        v = s.add("Sort", v, attrs={"axis": -1})
+    assert of(s, v)[:2] == (0, 2 * ONE)
+
+
+def test_every_step_is_compiled() -> None:
+    s = Steps()
+    y = s.work(s.work(s.given()))
+    assert of(s, y).code == 2 * STEP_BYTES
+
+
+def test_a_group_works_in_a_block_for_each_thread() -> None:
+    """x -> [product with itself -> tanh, sum of both]: two blocks beside the result"""
+    s = Steps((1 << 10, 1 << 10))
+    x, a, b, y = s.given(), s.value(), s.value(), s.value()
+    ways = (("Mul", (x, x), a), ("Tanh", (a,), b), ("Add", (a, b), y))
+    body = tuple([Step(kind, ins, (out,), {}, (), UNKNOWN, kind) for kind, ins, out in ways])
+    s.steps.append(Step(FUSED, (x,), (y,), {"space": s.shape, "split": 2}, (), UNKNOWN, "fused", None, body))
+    block = 4 * cutting.cut_group(s.steps[0]).rows
+    assert scratch(s.steps[0], joined(s.steps[0], s.types), s.types) == 2 * block
+    assert of(s, y, cpus=2).scratch == 2 * of(s, y).scratch == 4 * block

@@ -1,0 +1,1 @@
+"""Fused steps as NumPy calls on blocks that fit the cache."""

@@ -1,0 +1,91 @@
+"""Running a stretch: threads take items through its calls, and then what is left for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad.scheduler.program import Step
+from distgrad.workers.blocked.blocks import Blocks
+from distgrad.workers.calls import StepFailed
+from distgrad.workers.crew import Crew, Work
+from distgrad.workers.kernels.sharing import in_turn, shared
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_ALL = (slice(None),) * 64
+
+
+class Part(NamedTuple):
+    """A call of a stretch: which of the stretch's arrays it takes, and along which axis each is cut, if it is; `cut` is
+    None for a product of its own."""
+
+    run: Callable[..., Any]
+    arrays: tuple[int, ...]
+    cut: tuple[int | None, ...] | None
+    step: Step | None
+
+
+class Together:
+    """The calls of a stretch, called with all their arrays, into which they write. Threads share the items, and then
+    the pieces of products that have nothing to do with them, so that no thread waits for the last item."""
+
+    def __init__(self, parts: Sequence[Part], lead: int, count: int, crew: Crew):
+        self._products = [part for part in parts if part.cut is None]
+        self._parts = [(part, tuple(zip(part.arrays, part.cut, strict=True))) for part in parts if part.cut is not None]
+        self._crew = crew
+        size = lead // count if count else 0
+        self._items = [slice(i * size, (i + 1) * size) for i in range(count if self._parts else 0)]
+
+    def __call__(self, *arrays: Array) -> None:
+        pieces = self._pieces(arrays)
+        sums = [part.run.begin() if isinstance(part.run, Blocks) else [] for part, _ in self._parts]
+        self._crew.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces))
+        for (part, _), made in zip(self._parts, sums, strict=True):
+            if isinstance(part.run, Blocks):
+                part.run.end([arrays[i] for i in part.arrays], made)
+
+    def _pieces(self, arrays: Sequence[Array]) -> list[Callable[[], None]]:
+        """The pieces into which products cut themselves, instead of what they would do with them."""
+        found: list[Callable[[], None]] = []
+
+        def later(count: int, work: Work) -> None:
+            found.extend([partial(work, iter((i,))) for i in range(count)])
+
+        with shared(self._crew.size, later):
+            for part in self._products:
+                _run(part.step, part.run, [arrays[i] for i in part.arrays])
+        return found
+
+    def _work(
+        self,
+        arrays: Sequence[Array],
+        sums: Sequence[Sequence[Array]],
+        pieces: Sequence[Callable[[], None]],
+        numbers: Iterator[int],
+    ) -> None:
+        """One thread's share."""
+        count = len(self._items)
+        with shared(1, in_turn):
+            for number in numbers:
+                if number < count:
+                    self._item(number, arrays, sums)
+                else:
+                    pieces[number - count]()
+
+    def _item(self, number: int, arrays: Sequence[Array], sums: Sequence[Sequence[Array]]) -> None:
+        item = self._items[number]
+        for (part, taken), made in zip(self._parts, sums, strict=True):
+            given = [arrays[i] if axis is None else arrays[i][(*_ALL[:axis], item)] for i, axis in taken]
+            run = partial(part.run.item, number, len(self._items), made) if isinstance(part.run, Blocks) else part.run
+            _run(part.step, run, given)
+
+
+def _run(step: Step | None, run: Callable[..., Any], arrays: Sequence[Array]) -> None:
+    try:
+        run(*arrays)
+    except Exception as e:
+        raise StepFailed(step) from e

@@ -1,0 +1,1 @@
+"""The local engine: runs plans in this process."""

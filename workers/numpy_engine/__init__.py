@@ -1,0 +1,1 @@
+"""Compiles the steps of a task into calls of NumPy kernels."""

@@ -1,0 +1,444 @@
+"""Compiling a task for NumPy: for every value where it lies, for every step what is called.
+
+Results that stay inside the task get a place in the arena, and share it with others that do not live at the same time.
+Views of them, and of constants, are made before a run. What leaves the task is made anew in every run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from distgrad.registry import OPS, View, view_of
+from distgrad.result_buffers import LEASES, SMALLEST
+from distgrad.scheduler.program import FUSED, Step
+from distgrad.types import Spec
+from distgrad.workers.arena import Layout
+from distgrad.workers.blocked.blocks import Blocks, entry_of
+from distgrad.workers.blocked.into import into_of
+from distgrad.workers.blocked.stretches import Stretch, stretches
+from distgrad.workers.blocked.together import Part, Together
+from distgrad.workers.calls import Call, Filled, Kernel, Place, add_up, copied, item, nothing
+from distgrad.workers.crew import Crew
+from distgrad.workers.kernels import KERNELS
+from distgrad.workers.numpy_engine.destinations import contiguous, destinations, like, parts, small_terms
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: Arrays of at least this size are let go at their last use; smaller ones when the run ends.
+WORTH_DROPPING = 1 << 16
+
+
+class Compiler:
+    """Decides for every value where it lies, and for every step what is called."""
+
+    def __init__(
+        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], crew: Crew
+    ):
+        self.calls: list[Call] = []
+        self.views: list[Call] = []
+        self.places: list[Place] = []
+        self.fixed: list[tuple[int, Any]] = []
+        self.layout = Layout()
+        self.slots: dict[int, int] = {}
+        self.count = 0
+        self._types = types
+        self._crew = crew
+        self._gives = set(gives)
+        self._static: set[int] = set()  # values whose slot is filled before a run
+        self._root: dict[int, int] = {}  # value -> the value whose memory it sees
+        self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
+        self._offset: dict[int, int] = {}  # roots in the arena
+        self._fresh: dict[int, list[int]] = {}  # roots that a run makes anew: their slots and those of their views
+        self._end = len(steps)
+        self._blocks: dict[int, Blocks] = {}
+        self._stretches: list[_Under] = []
+        self._stretch: _Under | None = None
+        steps, found = stretches(steps, types, self._last_uses(steps), crew.size, self._blocks_of)
+        self._targets = destinations(steps, types, gives)
+        self._early: set[int] = set()  # targets that are there before the step that copies into them
+        self._last = self._last_uses(steps)
+        self._dying: dict[int, list[int]] = {}  # the values whose memory each step is the last to see
+        for v, i in self._last.items():
+            self._dying.setdefault(i, []).append(v)
+        inside = {v for v, i in self._last.items() if i < self._end}
+        self._homes = small_terms(steps, types, inside)
+        self._tables: dict[int, int] = {}  # sums whose terms lie in a table of their own: where it begins
+        for v in reads:
+            self._slot(v)
+            self._root[v] = v
+        ahead = {stretch.start: stretch for stretch in found}
+        for i, step in enumerate(steps):
+            if i in ahead:
+                self._stretch = _Under(ahead[i], len(self.calls))
+            self._add(i, step)
+            if self._stretch is None:
+                self._let_go(i, i + 1)
+            elif i + 1 == self._stretch.found.stop:
+                self._end_stretch()
+            else:
+                self._stretch.next(step, self._root)
+
+    def played(self) -> list[Call]:
+        """The calls, with those of a stretch as one."""
+        played: list[Call] = []
+        done = 0
+        for stretch in self._stretches:
+            played += self.calls[done : stretch.begin]
+            played += self._as_one(stretch)
+            done = stretch.end
+        return played + self.calls[done:]
+
+    # -- stretches -------------------------------------------------------------------------------------------------
+
+    def _end_stretch(self) -> None:
+        """What a stretch has used is let go at its end: an item may have it when another does not need it any more."""
+        assert self._stretch is not None
+        stretch, self._stretch = self._stretch, None
+        stretch.end = len(self.calls)
+        self._stretches.append(stretch)
+        for place in stretch.copies:
+            self._give_back(place)
+        self._let_go(stretch.found.start, stretch.found.stop)
+
+    def _as_one(self, stretch: _Under) -> list[Call]:
+        made: list[Call] = []
+        parts: list[int] = []
+        for k in range(stretch.begin, stretch.end):
+            if k in stretch.cuts:
+                parts.append(k)
+                continue
+            if k not in stretch.first:
+                made += self._joined(stretch, parts)
+                parts = []
+            made.append(self.calls[k])
+        return made + self._joined(stretch, parts)
+
+    def _joined(self, stretch: _Under, parts: Sequence[int]) -> list[Call]:
+        calls = [self.calls[k] for k in parts]
+        if len(calls) < 2:
+            return calls
+        slots = {slot: i for i, slot in enumerate(dict.fromkeys([slot for call in calls for slot in call.args]))}
+        together = [
+            Part(call.run, tuple([slots[slot] for slot in call.args]), stretch.cuts[k], call.step)
+            for k, call in zip(parts, calls, strict=True)
+        ]
+        run = Together(together, stretch.found.lead, stretch.found.items, self._crew)
+        return [Call(run, tuple(slots), self._new_slot(), calls[0].step)]
+
+    def _first(self, calls: Sequence[Call]) -> None:
+        """Calls of every run that a stretch does not wait for: they make views, and arrays with nothing in them."""
+        if self._stretch is not None:
+            self._stretch.first.update(range(len(self.calls), len(self.calls) + len(calls)))
+        self.calls += calls
+
+    def _note_cuts(self, values: Sequence[int]) -> None:
+        """The call that was added last reads or makes these values; a stretch cuts some of them."""
+        if self._stretch is not None:
+            cut = self._stretch.cut
+            self._stretch.cuts[len(self.calls) - 1] = None if cut is None else tuple([cut.get(v) for v in values])
+
+    def _blocks_of(self, step: Step) -> Blocks:
+        if id(step) not in self._blocks:
+            self._blocks[id(step)] = Blocks(step, self._types, self._crew)
+        return self._blocks[id(step)]
+
+    # -- lives ---------------------------------------------------------------------------------------------------
+
+    def _last_uses(self, steps: Sequence[Step]) -> dict[int, int]:
+        """The last step that sees the memory of each value, counting what may become a view of it as one."""
+        root: dict[int, int] = {}
+        last: dict[int, int] = {}
+        for i, step in enumerate(steps):
+            for k, v in enumerate(step.outputs):
+                source = _seen(step, k)
+                if source is not None:
+                    root[v] = root.get(source, source)
+                last[root.get(v, v)] = i
+            for v in step.inputs:
+                last[root.get(v, v)] = i
+        for v in self._gives:
+            last[root.get(v, v)] = self._end
+        return {**last, **{v: last[r] for v, r in root.items()}}
+
+    def _let_go(self, start: int, stop: int) -> None:
+        """Let go of what the steps from `start` to `stop` were the last to use."""
+        for v in [v for i in range(start, stop) for v in self._dying.pop(i, ()) if self._root[v] == v]:
+            if v in self._offset:
+                self.layout.give(self._offset.pop(v), self._nbytes(v))
+            elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
+                self.calls += [Call(nothing, (), slot, None) for slot in self._fresh.pop(v)]
+
+    def _nbytes(self, v: int) -> int:
+        spec = self._types[v]
+        return spec.dtype.itemsize * math.prod(spec.shape)
+
+    def _slot(self, v: int) -> int:
+        self.slots[v] = self._new_slot()
+        return self.slots[v]
+
+    def _new_slot(self) -> int:
+        self.count += 1
+        return self.count - 1
+
+    # -- steps ---------------------------------------------------------------------------------------------------
+
+    def _add(self, i: int, step: Step) -> None:
+        if step.type == "Const":
+            self._constant(step)
+        elif step.type == FUSED:
+            self._fused(i, step)
+        elif step.outputs and step.outputs[0] in self._early:
+            self._copy_rest(step)
+        elif self._is_view(step) and self._view(step):
+            pass
+        elif len(step.outputs) == 1 and OPS[step.type].kernel is None and into_of(step.type) is not None:
+            self._into(i, step)
+        else:
+            self._kernel(step)
+
+    def _constant(self, step: Step) -> None:
+        (v,) = step.outputs
+        self.fixed.append((self._slot(v), KERNELS["Const"](np, **step.attrs)))
+        self._static.add(v)
+        self._root[v] = v
+
+    def _call(
+        self, run: Callable[..., Any], values: Sequence[int], out: int, step: Step, body: Sequence[Step] = ()
+    ) -> None:
+        """`body` is what is computed where that is not the step itself."""
+        readers = body or (step,)
+        ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(readers, v)}
+        slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
+        self.calls.append(Call(run, tuple(slots), out, step))
+        if self._stretch is not None:
+            self._stretch.copies += ordered.values()
+            return
+        for place in ordered.values():
+            self._give_back(place)
+
+    def _give_back(self, place: Place) -> None:
+        self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
+
+    def _wants_order(self, readers: Sequence[Step], v: int) -> bool:
+        """Whether an input must lie row by row. What another task made does, so bits would depend on the tasks."""
+        if v not in self._strides or (x := like(self._types[v], self._strides[v])).flags.c_contiguous:
+            return False
+        return any(_sees_order(step, x, self._types) for step in readers if v in step.inputs)
+
+    def _in_order(self, v: int) -> Place:
+        """A place for a copy of a value, row by row, and the call that makes it."""
+        place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
+        self.places.append(place)
+        copy = Call(copied, (place.slot, self.slots[v]), place.slot, None)
+        if self._stretch is None or v not in (self._stretch.cut or ()):
+            self._first([copy])
+        else:
+            self.calls.append(copy)
+            self._note_cuts((v, v))
+        return place
+
+    def _is_view(self, step: Step) -> bool:
+        if step.type != "Reshape" or step.inputs[0] not in self._strides:
+            return view_of(step.type) is not None
+        try:
+            like(self._types[step.inputs[0]], self._strides[step.inputs[0]]).reshape(step.attrs["shape"], copy=False)
+        except ValueError:
+            return False
+        return True
+
+    def _view(self, step: Step) -> bool:
+        """Made once where the memory is the arena's or a constant's, else in every run. Not at all where NumPy makes a
+        number of what has no axes, because that is a copy."""
+        kernel = partial(KERNELS[step.type], np, **step.attrs)
+        static = all(v in self._static for v in step.inputs)
+        seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
+        if isinstance(seen, np.generic):
+            return False
+        args = tuple([self.slots[v] for v in step.inputs])
+        if isinstance(seen, tuple):
+            whole = self._new_slot()
+            calls = [Call(kernel, args, whole, step)]
+            calls += [Call(partial(item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
+        else:
+            calls = [Call(kernel, args, self._slot(step.outputs[0]), step)]
+        self._look(calls, static)
+        for k, (v, x) in enumerate(zip(step.outputs, seen if isinstance(seen, tuple) else (seen,), strict=True)):
+            source = _seen(step, k)
+            assert source is not None
+            self._root[v] = self._root[source]
+            if self._root[v] in self._fresh:
+                self._fresh[self._root[v]].append(self.slots[v])
+            if x.strides != contiguous(self._types[v]):
+                self._strides[v] = x.strides
+            if static:
+                self._static.add(v)
+        return True
+
+    def _look(self, views: Sequence[Call], static: bool) -> None:
+        if static:
+            self.views += views
+        else:
+            self._first(views)
+
+    def _into(self, i: int, step: Step) -> None:
+        entry, (v,) = entry_of(step, self._types), step.outputs
+        if step.type == "AddN" and len(step.inputs) > 2 and self._types[v].dtype.itemsize > 2:
+            self._sum(i, step)
+            return
+        out = self._out(i, step, v, step.inputs if entry.overlap else ())
+        if entry.ufunc is not None:
+            self._call(entry.ufunc, (*step.inputs, v), out, step)
+        else:
+            assert entry.function is not None
+            self._call(Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
+            self._note_cuts((v, *step.inputs))
+
+    def _row_of(self, v: int, total: Step, k: int) -> int:
+        (home,) = total.outputs
+        if home not in self._tables:
+            self._tables[home] = self.layout.take(len(total.inputs) * self._nbytes(v))
+        return self._tables[home] + k * self._nbytes(v)
+
+    def _sum_rows(self, i: int, step: Step) -> None:
+        """The sum of terms that lie one behind the other: NumPy adds row after row, as one addition after another."""
+        (v,) = step.outputs
+        spec, table = self._types[v], self._new_slot()
+        self.places.append(Place(table, self._tables[v], Spec((len(step.inputs), math.prod(spec.shape)), spec.dtype)))
+        out = self._out(i, step, v, ())
+        self.calls.append(Call(add_up, (table, out), out, step))
+
+    def _sum(self, i: int, step: Step) -> None:
+        """A sum of several is one addition after another."""
+        first, second, *others = step.inputs
+        (v,) = step.outputs
+        if first in self._homes and self._homes[first][0] is step:
+            self._sum_rows(i, step)
+            return
+        out = self._out(i, step, v, [u for u in (first, second) if u not in others])
+        self._call(np.add, (first, second, v), out, step)
+        for u in others:
+            self._call(np.add, (v, u, v), out, step)
+
+    def _fused(self, i: int, step: Step) -> None:
+        run = self._blocks_of(step)
+        for v in step.outputs:
+            self._out(i, step, v, run.overwritable(v))
+        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body)
+        self._note_cuts((*step.inputs, *step.outputs))
+
+    def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
+        """The slot of a result, with an array in it: of the arena, or a new one where it leaves the task."""
+        if v in self._targets:
+            return self._at_target(i, step, v)
+        slot, spec = self._slot(v), self._types[v]
+        self._root[v] = v
+        if self._last[v] == self._end:
+            empty = np.empty if self._nbytes(v) < SMALLEST else LEASES.empty
+            self._first([Call(partial(empty, spec.shape, spec.dtype), (), slot, step)])
+            return slot
+        self._offset[v] = self._place(i, step, v, overwritable)
+        self._static.add(v)
+        self.places.append(Place(slot, self._offset[v], spec))
+        return slot
+
+    def _at_target(self, i: int, step: Step, v: int) -> int:
+        """The slot of a product that is computed into a part of the value it is copied to."""
+        part = self._targets[v]
+        if part.target not in self.slots:
+            self._early.add(part.target)
+            self._out(i, step, part.target, ())
+        static = part.target in self._static
+        slot = self._slot(v)
+        self._look([Call(part.of, (self.slots[part.target],), slot, step)], static)
+        self._root[v] = part.target
+        self._strides[v] = part.of(like(self._types[part.target])).strides
+        if static:
+            self._static.add(v)
+        return slot
+
+    def _copy_rest(self, step: Step) -> None:
+        """What a step copies that was not made at its target already."""
+        (target,) = step.outputs
+        for v, part in zip(step.inputs, parts(step, self._types) or (), strict=True):
+            if self._root[v] != target:
+                at = self._new_slot()
+                self._look([Call(part.of, (self.slots[target],), at, step)], target in self._static)
+                self.calls.append(Call(copied, (at, self.slots[v]), at, step))
+                self._note_cuts((v, v))
+
+    def _place(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
+        """The place of an input that dies with this step and has the same type, or one of the layout."""
+        if v in self._homes:
+            return self._row_of(v, *self._homes[v])
+        for u in overwritable:
+            alone = sum(self._root[w] == u for w in set(step.inputs)) == 1
+            fits = self._last[u] == i and self._types[u] == self._types[v]
+            if u in self._offset and alone and fits and (self._stretch is None or self._stretch.has_alone(u)):
+                return self._offset.pop(u)
+        return self.layout.take(self._nbytes(v))
+
+    def _kernel(self, step: Step) -> None:
+        """A kernel that makes its own results."""
+        several = len(step.outputs) != 1
+        run = Kernel(step, [self._types[v] for v in step.outputs])
+        out = self._new_slot() if several else self._slot(step.outputs[0])
+        self._call(run, step.inputs, out, step)
+        for k, v in enumerate(step.outputs):
+            if several:
+                self.calls.append(Call(partial(item, k), (out,), self._slot(v), step))
+            self._root[v] = v
+            self._fresh[v] = [self.slots[v]]
+        if several:
+            self.calls.append(Call(nothing, (), out, None))
+
+
+class _Under:
+    """A stretch under way: the calls from `begin` to `end`, which of them come first, and what the others cut."""
+
+    def __init__(self, found: Stretch, begin: int):
+        self.found, self.begin, self.end = found, begin, begin
+        self.first: set[int] = set()
+        self.cuts: dict[int, tuple[int | None, ...] | None] = {}
+        self.copies: list[Place] = []
+        self._done = 0
+        self._read: set[int] = set()
+        self._made: set[int] = set()
+
+    @property
+    def cut(self) -> Mapping[int, int] | None:
+        """The values of the present step that are cut, with the axis; None where it is a product of its own."""
+        return self.found.cut[self._done]
+
+    def next(self, step: Step, root: Mapping[int, int]) -> None:
+        """A step is done."""
+        self._read.update([root[v] for v in step.inputs])
+        self._made.update(step.outputs)
+        self._done += 1
+
+    def has_alone(self, v: int) -> bool:
+        """Whether an item can overwrite its part of a value: what the stretch did not make, it may have read in other
+        parts."""
+        return v in self._made or v not in self._read
+
+
+def _seen(step: Step, k: int) -> int | None:
+    """The input whose memory the k-th result may see."""
+    view = view_of(step.type)
+    if view is View.SAME:
+        return step.inputs[k]
+    return step.inputs[0] if view is not None else None
+
+
+def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
+    """Whether a step's bits depend on how an input lies in memory: sums do, as NumPy takes them in its order. A product
+    of matrices does not as long as BLAS takes them as they are; one with a vector does."""
+    if step.type == "MatMul":
+        as_it_is = x.strides[-1] == x.itemsize and x.strides[-2] >= x.shape[-1] * x.itemsize
+        return not as_it_is or 1 in types[step.outputs[0]].shape[-2:]
+    entry = into_of(step.type)
+    return entry is None or not entry.exact

@@ -1,0 +1,160 @@
+"""Results that are written where they are needed: a value that is only laid out anew and copied is made at its target.
+
+A Concat, a Stack, or a Reshape of something transposed copies its inputs into parts of its result. Where an input is a
+matrix product, perhaps behind transposes and reshapes, and nobody else reads it, the product is computed into that part
+of the result, and nothing is copied. Small terms of a sum are made in the rows of one table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from distgrad.registry import view_of
+from distgrad.scheduler.program import Step
+from distgrad.types import Spec
+from distgrad.workers.arena import ALIGN
+from distgrad.workers.blocked.into import into_of
+
+Array = np.ndarray[Any, np.dtype[Any]]
+#: From the array of the target to the part of it that is meant.
+Path = tuple[Callable[[Array], Array], ...]
+
+#: Op types whose kernels write into any strided array as well as into a contiguous one.
+WRITERS = frozenset({"MatMul"})
+#: Terms of a sum of up to this size lie in one table: so many single additions would cost more than the arithmetic.
+SMALL_TERM = 1 << 12
+
+
+class Part(NamedTuple):
+    """A part of the value `target`."""
+
+    target: int
+    path: Path
+
+    def of(self, x: Array) -> Array:
+        for view in self.path:
+            x = view(x)
+        return x
+
+
+def parts(step: Step, types: Sequence[Spec]) -> list[Part] | None:
+    """Where the inputs of a step that only copies lie in its result; None for any other step."""
+    find = _PARTS.get(step.type)
+    return None if find is None else [Part(step.outputs[0], (view,)) for view in find(step, types)]
+
+
+def _of_reshape(step: Step, types: Sequence[Spec]) -> list[Callable[[Array], Array]]:
+    return [_reshape(types[step.inputs[0]].shape)]
+
+
+def _of_stack(step: Step, types: Sequence[Spec]) -> list[Callable[[Array], Array]]:
+    whole = (slice(None),) * step.attrs["axis"]
+    return [_item((*whole, k)) for k in range(len(step.inputs))]
+
+
+def _of_concat(step: Step, types: Sequence[Spec]) -> list[Callable[[Array], Array]]:
+    axis = step.attrs["axis"]
+    sizes = [types[v].shape[axis] for v in step.inputs]
+    whole = (slice(None),) * axis
+    return [_item((*whole, slice(end - n, end))) for n, end in zip(sizes, accumulate(sizes), strict=True)]
+
+
+_PARTS = {"Reshape": _of_reshape, "Stack": _of_stack, "Concat": _of_concat}
+
+
+def destinations(steps: Sequence[Step], types: Sequence[Spec], gives: Sequence[int]) -> dict[int, Part]:
+    """For each value that can be made at its target: where that is."""
+    made_by = {v: step for step in steps for v in step.outputs}
+    uses: dict[int, int] = dict.fromkeys(gives, 2)
+    for step in steps:
+        for v in step.inputs:
+            uses[v] = uses.get(v, 0) + 1
+    found: dict[int, Part] = {}
+    for step in steps:
+        for v, part in zip(step.inputs, parts(step, types) or (), strict=False):
+            found.update(_back(v, part, made_by, uses, types))
+    return found
+
+
+def _back(v: int, part: Part, made_by: Any, uses: Any, types: Sequence[Spec]) -> dict[int, Part]:
+    """The product behind a value that is copied, with its part; nothing if there is none, or if nothing is copied."""
+    copied = made_by[part.target].type != "Reshape"
+    while uses.get(v) == 1 and (step := made_by.get(v)) is not None and not step.after:
+        if step.type in WRITERS:
+            return {v: part} if copied and _fits(part, types, _one_matrix(step, types)) else {}
+        if step.type == "Transpose":
+            copied = True
+            part = Part(part.target, (*part.path, _transpose(tuple(np.argsort(step.attrs["axes"])))))
+        elif step.type == "Reshape":
+            part = Part(part.target, (*part.path, _reshape(types[step.inputs[0]].shape)))
+        else:
+            break
+        (v,) = step.inputs
+    return {}
+
+
+def _fits(part: Part, types: Sequence[Spec], as_matrix: bool) -> bool:
+    """Whether the part is a view of the target that BLAS writes to as it is. Its rows are contiguous, as in an array of
+    its own: bits depend on that. Where all rows are made as one matrix, they lie as one."""
+    try:
+        view = part.of(like(types[part.target]))
+        if as_matrix:
+            view.reshape(math.prod(view.shape[:-1]), view.shape[-1], copy=False)
+    except ValueError:  # a reshape that would be a copy
+        return False
+    return view.ndim >= 2 and view.strides[-1] == view.itemsize
+
+
+def _one_matrix(step: Step, types: Sequence[Spec]) -> bool:
+    """Whether a product of many matrices with one is computed as a single product."""
+    a, b = (len(types[v].shape) for v in step.inputs)
+    return b == 2 < a and not step.attrs["transpose_a"]
+
+
+def small_terms(steps: Sequence[Step], types: Sequence[Spec], inside: Container[int]) -> dict[int, tuple[Step, int]]:
+    """Small terms of one sum that lie one behind the other: for each the sum, and which of its terms it is. Only values
+    that stay `inside` the task."""
+    placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and view_of(s.type) is None and into_of(s.type)}
+    found: dict[int, tuple[Step, int]] = {}
+    for step in steps:
+        if step.type != "AddN" or len(step.inputs) <= 3 or len(set(step.inputs)) < len(step.inputs):
+            continue
+        shape, dtype = types[step.outputs[0]]
+        nbytes = math.prod(shape) * dtype.itemsize
+        if not 0 < nbytes <= SMALL_TERM or nbytes % ALIGN:
+            continue
+        if all(v in placed and v not in found and v in inside for v in step.inputs):
+            found.update({v: (step, k) for k, v in enumerate(step.inputs)})
+    return found
+
+
+def like(spec: Spec, strides: tuple[int, ...] | None = None) -> Array:
+    """An array with this type and nothing behind it, to find out about views."""
+    return as_strided(np.empty((), spec.dtype), spec.shape, strides or contiguous(spec))
+
+
+def contiguous(spec: Spec) -> tuple[int, ...]:
+    """The strides of an array that lies in memory row by row."""
+    strides, step = [], spec.dtype.itemsize
+    for n in reversed(spec.shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
+
+
+def _reshape(shape: Any) -> Callable[[Array], Array]:
+    return lambda x: x.reshape(shape, copy=False)
+
+
+def _transpose(axes: Any) -> Callable[[Array], Array]:
+    return lambda x: x.transpose(axes)
+
+
+def _item(key: Any) -> Callable[[Array], Array]:
+    return lambda x: x[key]

@@ -1,0 +1,133 @@
+"""A task, compiled for NumPy and run: a tape of calls over numbered slots.
+
+Everything that does not depend on a run is made before: constants, the places of the arena, views of both. Running is
+one loop over the calls, or for tapes of moderate length the same calls as generated code.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+
+from distgrad.registry import OpDef
+from distgrad.scheduler.program import Step
+from distgrad.types import DType, Shape, Spec
+from distgrad.workers import reference
+from distgrad.workers.arena import ARENAS, Arena
+from distgrad.workers.blocked.into import into_of
+from distgrad.workers.blocked.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
+from distgrad.workers.calls import StepFailed
+from distgrad.workers.crew import Crew
+from distgrad.workers.kernels.sharing import shared
+from distgrad.workers.kernels.table import USES_BLAS
+from distgrad.workers.numpy_engine.compiler import Compiler
+from distgrad.workers.task_monitor import Watch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+#: The slots as a run finds them, and the code on them where there is some.
+Bound = tuple[list[Any], list[Chunk] | None]
+
+_NOTHING = nullcontext()
+
+
+class Tape:
+    """The steps of a task, from the arrays of `reads` to those of `gives`.
+
+    Args:
+        steps: in an order that respects what they read.
+        types: of all values of the program.
+        reads: the values that come in; their arrays are never written into.
+        gives: the values that go out; their arrays belong to the caller, except for those that came in.
+        crew: the threads that share fused steps.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], crew: Crew
+    ):
+        made = Compiler(steps, types, reads, gives, crew)
+        self._crew = crew
+        self._shares = crew.size > 1 and any(step.type in USES_BLAS for step in steps)
+        #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
+        self.calls, self._played = made.calls, made.played()
+        self.nbytes = made.layout.size
+        self._places = made.places
+        self._views = made.views
+        self._fixed = made.fixed
+        self._given = [made.slots[v] for v in reads]
+        self._leaving = [made.slots[v] for v in gives]
+        self._count = made.count
+        static = [slot for slot, _ in made.fixed]
+        static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
+        self._straight = Straight(self._played, static) if len(self._played) <= LONGEST else None
+
+    def run(self, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
+        arena = ARENAS.take()  # given back after a run that ended well: after another, somebody may still write into it
+        before, chunks = self._bound(arena)
+        slots = before.copy()
+        for slot, x in zip(self._given, given, strict=True):
+            slots[slot] = x if x.flags.c_contiguous else np.asarray(x, order="C")
+        with shared(self._crew.size, self._crew.each) if self._shares else _NOTHING:
+            if chunks is None or watch is not None:
+                self._play(slots, watch)
+            else:
+                self._play_straight(slots, chunks)
+        leaving = [slots[slot] for slot in self._leaving]
+        ARENAS.give(arena)
+        return leaving
+
+    def _play(self, slots: list[Any], watch: Watch | None) -> None:
+        step = None
+        try:
+            for run, args, out, step in self._played if watch is None else self.calls:
+                if watch is not None:
+                    watch.before(step)
+                slots[out] = run(*[slots[i] for i in args])
+        except StepFailed:
+            raise
+        except Exception as e:
+            raise StepFailed(step) from e
+
+    def _play_straight(self, slots: list[Any], chunks: Sequence[Chunk]) -> None:
+        done = 0
+        try:
+            for chunk in chunks:
+                chunk(slots)
+                done += CHUNK
+        except StepFailed:
+            raise
+        except Exception as e:
+            raise StepFailed(self._played[done + failed_at(e.__traceback__)].step) from e
+
+    def _bound(self, arena: Arena) -> Bound:
+        """The slots as a run finds them: constants, places of the arena, and views of both; and the code on them."""
+        bound: Bound | None = arena.bound.get(self)
+        if bound is None:
+            arena.reserve(self.nbytes)
+            slots: list[Any] = [None] * self._count
+            for slot, value in self._fixed:
+                slots[slot] = value
+            for slot, offset, spec in self._places:
+                nbytes = spec.dtype.itemsize * math.prod(spec.shape)
+                slots[slot] = arena.memory[offset : offset + nbytes].view(spec.dtype).reshape(spec.shape)
+            for run, args, out, _ in self._views:
+                slots[out] = run(*[slots[i] for i in args])
+            bound = arena.bound[self] = slots, None if self._straight is None else self._straight.bound(slots)
+        return bound
+
+
+def compute(
+    definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any], specs: Sequence[tuple[Shape, DType]]
+) -> list[Array]:
+    """One op at once, with the bits that it has as a step of a tape that is not fused."""
+    entry = into_of(definition.type) if definition.kernel is None else None
+    if entry is None or entry.exact:
+        return reference.apply(definition, inputs, attrs, specs)
+    out: Array = np.empty(*specs[0])
+    with np.errstate(all="ignore"):
+        entry(out, *inputs, **attrs)
+    return [out]

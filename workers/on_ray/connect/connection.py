@@ -1,0 +1,407 @@
+"""The connection of this process to Ray, of which there is one at a time: a Ray that was started here, or was joined.
+
+All sessions of the process share it. It ends with the last of them, and what was started here goes with it: by Ray's
+own shutdown, or by force where that does not end. Opening and ending run in a side thread that goes on whatever
+interrupts the caller; so an interrupt leaves nothing half open. Knows Ray and its processes, and nothing of values.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from distgrad.workers.on_ray.connect import reaper, tokens, waits
+from distgrad.workers.on_ray.connect.reaper import Process
+from distgrad.workers.on_ray.connect.waits import Job, Watch
+
+log = logging.getLogger("distgrad")
+
+#: Seconds for Ray to start here, to be joined, and for the end of an earlier one to be waited for.
+STARTING, JOINING, ENDING = 120.0, waits.SILENCE, 60.0
+#: Seconds for a lost cluster to be left, and for processes to end by themselves.
+BRIEFLY, GONE = 2.0, 2.0
+#: Seconds that the end of the process waits for Ray's client to leave a cluster whose head is gone: it takes 7 to 15.
+LEAVING = 20.0
+#: Seconds between two looks at the servers, while nobody waits for them.
+GUARDING = 1.0
+#: Seconds for which Ray's client looks for a GCS that is gone, instead of 60: then it ends this process.
+FOREVER = 1_000_000
+
+RAYLET, GCS = "the raylet of this machine", "the GCS (the head's server)"
+
+FORKED = (
+    "Session: this process was forked from one that is connected to Ray, whose connection it cannot use. Start it anew "
+    'instead (multiprocessing.get_context("spawn")), or fork before a session on Ray is opened.'
+)
+
+_lock = threading.RLock()
+_current: Connection | None = None
+#: The end of the connection before, as long as it goes on.
+_ending: Job | None = None
+#: The same of one that was interrupted while it opened.
+_abandoned: Job | None = None
+
+
+class Connection:
+    """A Ray that is connected. `opened`: by distgrad, which then disconnects from it, too; with a mark, its processes
+    were started by this one, and are ended with it."""
+
+    def __init__(
+        self,
+        opened: bool,
+        mark: str = "",
+        helper: subprocess.Popen[bytes] | None = None,
+        restore: Callable[[], None] = lambda: None,
+    ):
+        self.opened, self._mark, self._reaper, self._restore = opened, mark, helper, restore
+        self.pid = os.getpid()
+        #: Who uses it.
+        self.users: set[Any] = set()
+        self.lost: str | None = None
+        self._servers = _servers()
+        self._calls = _questions()
+        self._over = threading.Event()
+        self.watch = Watch(self)
+        if mark:
+            threading.Thread(target=self._guard, name="distgrad-ray-guard", daemon=True).start()
+
+    def _guard(self) -> None:
+        """Notice the death of a server also while nobody asks: soon after the raylet's the GCS would tell of it, and
+        have Ray's client end this process."""
+        while not self._over.wait(GUARDING):
+            ended = self.ended()
+            if ended and not self._over.is_set():
+                self.give_up(ended)
+                return
+
+    # -- what waits ask ------------------------------------------------------------------------------------------
+
+    def questions(self) -> dict[str, Callable[[], Any]]:
+        return self._calls
+
+    def ended(self) -> str:
+        if self._over.is_set():  # then they end because this process says so
+            return ""
+        if self.pid == os.getpid() and not ray.is_initialized():
+            return "Ray was shut down"
+        gone = [f"{name} (process {p.pid}) has ended" for name, p in self._servers.items() if not reaper.lives(p)]
+        return " and ".join(gone)
+
+    def stopped(self) -> str:
+        found = [f"{name} (process {p.pid}) is stopped" for name, p in self._servers.items() if _is_stopped(p)]
+        return " and ".join(found)
+
+    def held(self) -> bool:
+        raylet = self._servers.get(RAYLET)
+        return raylet is not None and _is_stopped(raylet)
+
+    def raylet_lives(self) -> bool:
+        raylet = self._servers.get(RAYLET)
+        return raylet is None or (reaper.lives(raylet) and not _is_stopped(raylet))
+
+    def give_up(self, reason: str) -> None:
+        with _lock:
+            if self.lost is None:
+                self.lost = reason
+                log.warning("distgrad: the Ray cluster is lost: %s", reason)
+                _show_errors_alone()
+                raylet, gcs = self._servers.get(RAYLET), self._servers.get(GCS)
+                if self._mark and raylet is not None and gcs is not None and not reaper.lives(raylet):
+                    reaper.kill({gcs})  # it would tell of the raylet's death, and Ray's client end this process
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def end(self, timeout: float | None) -> None:
+        """Shut Ray down; where it does not end by itself, end its processes."""
+        ours = _belonging(self.pid, self._mark)
+        if ray.is_initialized():
+            self._shut_down(timeout)
+        _end_all(ours | _belonging(self.pid, self._mark))
+        self.forget()
+
+    def forget(self) -> None:
+        """Ray has ended: let go of what was beside it."""
+        self._over.set()
+        self._calls = {}  # a client of a GCS that is gone would end this process one day
+        _let_go(self._reaper)
+        self._restore()
+
+    def _shut_down(self, timeout: float | None) -> None:
+        global _ending
+        if self.lost is not None or self.ended() or self.held():
+            self._make_way()
+        self._over.set()
+        begun = time.monotonic()
+        ends = begun + (BRIEFLY if self.lost is not None else timeout or math.inf)
+        job = waits.start(ray.shutdown)
+        try:
+            while not job.wait(waits.LOOK) and time.monotonic() < ends:
+                if self.lost is None:
+                    self.watch.check(begun, "shutting Ray down")
+        except ConnectionError as e:
+            log.warning("distgrad: %s", e)
+        if job.wait(0):
+            job.outcome()
+            return
+        self.lost = self.lost or "Ray does not end"
+        _ending = job
+        atexit.unregister(ray._private.worker.shutdown)  # it would wait for the same
+        self._make_way()
+        job.wait(BRIEFLY)
+
+    def _make_way(self) -> None:
+        """End the servers that would not answer. A raylet that is stopped goes on for a moment: calls that wait for it
+        hold locks of Ray's client, and would end this process when it goes."""
+        if not self._mark:
+            return
+        raylet, gcs = self._servers.get(RAYLET), self._servers.get(GCS)
+        if raylet is not None:
+            if _is_stopped(raylet):
+                with suppress(OSError):
+                    os.kill(raylet.pid, signal.SIGCONT)
+                time.sleep(2 * waits.LOOK)
+            reaper.kill({raylet})
+        if gcs is not None and _is_stopped(gcs):
+            reaper.kill({gcs})
+
+
+def _show_errors_alone() -> None:
+    """Have Python show errors that nobody catches as it does without Ray, which would tell the GCS first, and wait."""
+    ours, usual = (getattr(ray._private.worker, f"{name}_excepthook", None) for name in ("custom", "normal"))
+    if usual is not None and sys.excepthook is ours:
+        sys.excepthook = usual
+
+
+def _belonging(driver: int, mark: str) -> set[Process]:
+    return reaper.belonging(driver, mark) if mark else set()
+
+
+def _let_go(helper: subprocess.Popen[bytes] | None) -> None:
+    if helper is not None:
+        helper.kill()
+        helper.wait()
+
+
+def _is_stopped(process: Process) -> bool:
+    return reaper.state(process.pid) in ("T", "t")
+
+
+def _end_all(processes: set[Process]) -> None:
+    """Wait for processes to end, and end those that do not."""
+    ends = time.monotonic() + GONE
+    while any(map(reaper.lives, processes)) and time.monotonic() < ends:
+        time.sleep(0.05)
+    reaper.kill(processes)
+
+
+def _servers() -> dict[str, Process]:
+    """The processes of this machine that the driver depends on, as far as they are known."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    started = {} if node is None else node.all_processes
+    found = {}
+    for name, kind in ((RAYLET, "raylet"), (GCS, "gcs_server")):
+        for info in started.get(kind, []):
+            process = reaper.identified(info.process.pid)
+            if process is not None:
+                found[name] = process
+    if node is not None and RAYLET not in found:  # of a Ray that was joined: started by others, but on this machine
+        raylet = reaper.called_with(f"--raylet_socket_name={node.raylet_socket_name}")
+        found |= {RAYLET: raylet} if raylet is not None else {}
+    return found
+
+
+def _questions() -> dict[str, Callable[[], Any]]:
+    """What only a raylet and a GCS that are alive answer. A client of a Ray elsewhere asks neither."""
+    worker = ray._private.worker.global_worker
+    node, gcs = getattr(worker, "node", None), getattr(worker, "gcs_client", None)
+    if node is None or gcs is None:
+        return {}
+    from ray._private.internal_api import node_stats
+
+    address, port = node.node_ip_address, node.node_manager_port
+    return {
+        RAYLET: lambda: node_stats(address, port, include_memory_info=False),  # type: ignore[no-untyped-call]
+        GCS: lambda: gcs.internal_kv_get(b"distgrad", b"distgrad", timeout=waits.SILENCE),
+    }
+
+
+# -- opening -----------------------------------------------------------------------------------------------------
+
+
+def _forked() -> None:
+    """A child has none of the threads of this process: who held the lock, or was taking something down, is gone."""
+    global _lock, _ending, _abandoned
+    _lock, _ending, _abandoned = threading.RLock(), None, None
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def enter(user: Any, begin: Callable[[], None] | None, starts: bool) -> Connection:
+    """The connection of this process, for one more who uses it; `begin` makes one where there is none."""
+    global _current
+    with _lock:
+        settle()
+        known = _current
+        if known is not None and known.pid != os.getpid():  # of the parent of this process
+            if ray.is_initialized():
+                raise RuntimeError(FORKED)
+            known = None
+        if known is not None and not ray.is_initialized():  # shut down by others
+            known.forget()
+            known = None
+        if known is None:
+            known = Connection(False) if ray.is_initialized() else _opened(begin, starts)
+        elif known.lost or known.ended():
+            raise ConnectionError(
+                f"Session: the Ray cluster that this process is connected to is lost: {known.lost or known.ended()}. "
+                f"Close the sessions on it first."
+            )
+        known.users.add(user)
+        _current = known
+        return known
+
+
+def settle() -> None:
+    """Wait for the end of the connection before."""
+    global _ending
+    if _ending is not None and not _ended(_ending, ENDING):
+        raise ConnectionError(
+            f"Session: an earlier Ray of this process has not come to its end after {ENDING:.0f} s, so this process "
+            f"can open no other one. Start the program again."
+        )
+    _ending = None
+
+
+def _ended(job: Job, seconds: float) -> bool:
+    """Whether a job comes to its end in this time. Looks now and then, for a signal that another thread got."""
+    ends = time.monotonic() + seconds
+    while not job.wait(waits.LOOK) and time.monotonic() < ends:
+        pass
+    return job.wait(0)
+
+
+def _opened(begin: Callable[[], None] | None, starts: bool) -> Connection:
+    assert begin is not None
+    mark = uuid.uuid4().hex if starts else ""
+    helper = _start_reaper(mark) if starts else None
+    restore = tokens.showing()
+    _answer_terminate()
+    job = waits.start(lambda: _begin(begin, mark))
+    try:
+        limit = STARTING if starts else JOINING
+        ends = time.monotonic() + limit
+        while not job.wait(waits.LOOK):
+            if time.monotonic() > ends:
+                raise ConnectionError(f"Session: Ray could not be opened: it has not answered for {limit:.0f} s")
+        job.outcome()
+        return Connection(True, mark, helper, restore)
+    except BaseException:
+        _abandon(job, mark, helper, restore)
+        raise
+
+
+def _begin(begin: Callable[[], None], mark: str) -> None:
+    """Processes that are started meanwhile are known by a variable of their environment."""
+    if mark:
+        os.environ[reaper.MARK] = mark
+    try:
+        begin()
+    finally:
+        os.environ.pop(reaper.MARK, None)
+
+
+def _abandon(
+    job: Job, mark: str, helper: subprocess.Popen[bytes] | None, restore: Callable[[], None]
+) -> None:
+    """Take down what nobody waits for any more, once it can be: in a side thread."""
+    global _ending, _abandoned
+
+    def take_down() -> None:
+        while not job.wait(waits.SILENCE):
+            pass
+        ours = _belonging(os.getpid(), mark)
+        try:
+            if ray.is_initialized():
+                ray.shutdown()
+        finally:
+            _end_all(ours)
+            _let_go(helper)
+            restore()
+
+    _ending = _abandoned = waits.start(take_down)
+
+
+def _leave_to_the_parent() -> None:
+    """In a forked process: Ray's own end is the parent's business, and would wait here for threads that are there."""
+    atexit.unregister(ray._private.worker.shutdown)
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
+@atexit.register
+def _finish() -> None:
+    """At the end of the process, what is being taken down comes to its end; the reaper has the last word."""
+    if _abandoned is not None:
+        _abandoned.wait(ENDING)
+    if _ending is not None:
+        _ending.wait(LEAVING)
+
+
+def _start_reaper(mark: str) -> subprocess.Popen[bytes] | None:
+    if not os.path.isdir("/proc"):
+        return None
+    command = [sys.executable, "-I", "-S", str(Path(reaper.__file__)), str(os.getpid()), mark]
+    none = subprocess.DEVNULL
+    return subprocess.Popen(command, stdin=none, stdout=none, stderr=none, cwd="/", start_new_session=True)
+
+
+def _answer_terminate() -> None:
+    """SIGTERM ends the process in order: as Ray has it where it is started by the main thread."""
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
+
+
+def leave(connection: Connection, user: Any, timeout: float | None) -> None:
+    """One who used it has gone; with the last one goes what was started."""
+    global _current
+    with _lock:
+        connection.users.discard(user)
+        if connection.users or connection is not _current or connection.pid != os.getpid():
+            return
+        _current = None
+        if connection.opened:
+            connection.end(timeout)
+
+
+def uninterrupted(call: Callable[[], Any]) -> None:
+    """Run a call to its end though Ctrl-C comes: that is raised afterwards. One that comes again is raised at once, and
+    the call goes on in its thread."""
+    job, interrupt = waits.start(call), None
+    while True:
+        try:
+            if job.wait(1.0):
+                break
+        except KeyboardInterrupt as e:
+            if interrupt is not None:
+                raise
+            interrupt = e
+    job.outcome()
+    if interrupt is not None:
+        raise interrupt

@@ -1,0 +1,137 @@
+"""Opening Ray: starting it on this machine, or joining a cluster, with errors that say in one line what to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from distgrad.printing import bytes_text
+from distgrad.workers.on_ray.connect import connection
+from distgrad.workers.on_ray.connect.loopback import is_on_loopback, names_loopback, on_loopback
+from distgrad.workers.on_ray.connect.tls import check_tls
+from distgrad.workers.on_ray.connect.tokens import check_token, make_token
+from distgrad.workers.on_ray.settings import folder
+
+log = logging.getLogger("distgrad")
+
+#: Seconds in which a cluster that is to be joined must accept a connection.
+KNOCK = 10.0
+#: Bytes of disk without which Ray does not start: its logs and sockets.
+ROOM = 32 << 20
+
+
+def open_ray(joins: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
+    """Join the cluster at an address, or start Ray here; ConnectionError says in one line why that cannot be."""
+    options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
+    try:
+        if joins:
+            _knock(joins)
+            show_token(joins)
+            _ask(joins)
+            with on_loopback() if is_on_loopback(joins) else nullcontext():
+                ray.init(address=joins, **options)
+        else:
+            options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
+            options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": connection.FOREVER}
+            _check_disk()
+            make_token()
+            with on_loopback():
+                ray.init(address="local", object_store_memory=object_store_memory, **options)
+    except Exception as e:  # Ray raises all kinds, plain Exception among them
+        raise ConnectionError(f"Session: cannot {_doing(joins)}: {_first_line(e)}{_token(e)}") from e
+
+
+def _check_disk() -> None:
+    """RuntimeError where Ray's own files have no room: it would wait for them for half a minute, and not say why."""
+    with suppress(OSError):  # what else may be wrong with it Ray tells
+        free = shutil.disk_usage(folder()).free
+        if free < ROOM:
+            text = f"Ray's files need {bytes_text(ROOM)} in {folder()}, which has {bytes_text(free)} left"
+            raise RuntimeError(f"{text}. Free some space there, or set RAY_TMPDIR to a folder on another disk")
+
+
+def _knock(address: str) -> None:
+    """ConnectionError where nobody listens at an address with a port: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
+    except (OSError, OverflowError) as e:
+        raise ConnectionError(
+            f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` "
+            f"was told otherwise), and may this machine reach it?"
+        ) from e
+    check_tls(host.strip("[]"), int(port))
+
+
+def show_token(address: str) -> None:
+    """Have Ray show its token to the cluster that is joined, where RAY_AUTH_MODE does not say whether to: one that the
+    environment names to any cluster, that of this user's file to one on this machine alone. Ray itself does so for
+    "auto"; other clusters that want one it would ask without, for long and with many words."""
+    named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    shown = named or names_loopback(address.removeprefix("ray://"))
+    if shown or address == "auto" or os.environ.get("RAY_AUTH_MODE"):
+        check_token()
+    if not shown:
+        return
+    with suppress(ImportError):  # of a Ray that knows no tokens
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+
+        maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+
+
+def _ask(address: str) -> None:
+    """AuthenticationError where the cluster does not take this machine's token: Ray itself would ask again and again.
+    Anything else that may be wrong Ray tells well enough when it joins."""
+    if address.startswith("ray://") or not address.rpartition(":")[2].isdigit():
+        return
+    try:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+        GcsClient(address=address)
+    except exceptions.AuthenticationError:
+        raise
+    except Exception as e:
+        log.debug("distgrad: asking the cluster at %s: %s", address, e)
+
+
+def _doing(joins: str | None) -> str:
+    return f"join the Ray cluster at {joins!r}" if joins else "start Ray on this machine"
+
+
+def _first_line(e: BaseException) -> str:
+    return (str(e).strip().splitlines() or [type(e).__name__])[0]
+
+
+def _token(e: BaseException) -> str:
+    """What to do where the cluster asks for a token, which Ray tells in the middle of a traceback."""
+    texts = f"{e} {e.__cause__} {e.__context__}"
+    if "AuthToken" not in texts:
+        return ""
+    return ". It wants an authentication token: set RAY_AUTH_MODE=token, and give this machine the cluster's token"
+
+
+def hush() -> None:
+    """What Ray need not print: errors of tasks whose objects nobody asked for, which the run that submitted them
+    raises; and, at every start, that it asks for a token, which is as it should be."""
+    logging.getLogger("ray._private.worker").addFilter(_is_not_ours)
+    logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_no_token)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:
+    text = record.getMessage()
+    if text.startswith("SIGTERM handler is not set"):  # `connection` sets it
+        return False
+    return not (text.startswith("Unhandled error") and "ray::run_task()" in text)
+
+
+def _is_no_token(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Token authentication is enabled")

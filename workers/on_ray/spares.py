@@ -1,0 +1,94 @@
+"""Spare workers: in a session that lasts, each node keeps one started process more than it has cpus.
+
+Ray gives the cpu of a dead worker to the next task at once, and that task waits until Ray has started a process: a
+second or more. A spare is a process that Ray starts in advance and keeps.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from distgrad.workers.on_ray.connect import waits
+
+if TYPE_CHECKING:
+    from distgrad.workers.on_ray.link import Link
+
+log = logging.getLogger("distgrad")
+
+#: Seconds after which an open session gets spares. Short ones are over before they would pay.
+LASTING = 10.0
+#: Seconds for which Ray keeps an unused spare. A day: a session without deaths must not lose its spare.
+KEPT = 86_400
+#: Seconds for a raylet to answer.
+ANSWER = 5.0
+#: Seconds in which a raylet notices that a worker is gone.
+NOTICE = 0.1
+#: Seconds in which spares are asked for once, however many workers die.
+PAUSE = 2.0
+
+
+class Spares:
+    """The spares of a session."""
+
+    def __init__(self, link: Link):
+        self._link = link
+        self._due: float | None = time.monotonic() + LASTING
+        self._asked = 0.0
+
+    def look(self) -> None:
+        """Have Ray start the first spares, once the session lasts."""
+        if self._due is not None and time.monotonic() > self._due:
+            self.replace()
+
+    def replace(self) -> None:
+        """Have Ray start a process on each node that has none to spare. Nobody waits for it."""
+        self._due, now = None, time.monotonic()
+        if now > self._asked + PAUSE:
+            self._asked = now
+            waits.start(self._replace)
+
+    def _replace(self) -> None:
+        time.sleep(NOTICE)
+        bits = self._link.bits
+        try:
+            env = _serialized(bits.env)
+            for node in ray.nodes():  # type: ignore[no-untyped-call]
+                if node["Alive"] and node["NodeID"] not in bits.excluded:
+                    _ask(node, env)
+        except Exception as e:  # it is no interface that Ray promises. Without it a task waits for a new process
+            log.debug("distgrad: no spare workers: %s", e)
+
+
+def _serialized(env: Mapping[str, str]) -> str:
+    """The runtime environment of tasks, as Ray has it: with what the job has."""
+    from ray.runtime_env import RuntimeEnv
+
+    parent = ray.get_runtime_context().runtime_env
+    return str(RuntimeEnv(**{**parent, "env_vars": {**parent.get("env_vars", {}), **env}}).serialize())
+
+
+def _ask(node: Mapping[str, Any], env: str) -> None:
+    """One more process for a node that has no more than its cpus. It belongs to no job yet: a request in the name of
+    this one would be taken as fulfilled by any worker of it that is free for a moment."""
+    from ray._private.grpc_utils import init_grpc_channel
+
+    modules = ("node_manager_pb2", "node_manager_pb2_grpc")
+    messages, service = [import_module(f"ray.core.generated.{name}") for name in modules]
+    channel = init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    try:
+        raylet = service.NodeManagerServiceStub(channel)
+        pids = raylet.GetWorkerPIDs(messages.GetWorkerPIDsRequest(), timeout=ANSWER).pids
+        workers = [pid for pid in pids if pid != os.getpid()]
+        if len(workers) <= node["Resources"].get("CPU", 0):
+            request = messages.PrestartWorkersRequest(num_workers=1, keep_alive_duration_secs=KEPT)
+            request.runtime_env_info.serialized_runtime_env = env
+            raylet.PrestartWorkers(request, timeout=ANSWER)
+    finally:
+        channel.close()

@@ -1,0 +1,322 @@
+"""Calibration: measures the rates of this machine once, and keeps them as JSON in the user's cache folder.
+
+`machine()` never measures: it gives what was measured here before, or the defaults. `calibrate()` measures if it must.
+A file belongs to one machine as NumPy sees it: its processor, cpus, NumPy, BLAS, and the threads that were asked for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from distgrad.errors import UNKNOWN
+from distgrad.files import check_writable, write_text
+from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
+from distgrad.scheduler.cost.cutting import BLOCK
+from distgrad.scheduler.program import Step
+from distgrad.types import Spec
+from distgrad.workers.crew import crew
+from distgrad.workers.kernels.products import product
+from distgrad.workers.kernels.sharing import shared
+from distgrad.workers.numpy_engine.tape import Tape
+
+#: Of the files. A change of what a rate means is a new number, and the machine is measured again.
+FORMAT = 3
+#: How long a calibration may take, more or less.
+SECONDS = 4.0
+#: A product at full speed that is over in a few milliseconds: longer ones seldom have all cpus for themselves.
+LARGE = 512, 512, 512
+#: A product that threads share: each has as much of it as lasts a few milliseconds.
+SHARED = 1024, 512, 512
+#: Where further threads gain less than this, it is not they that were measured but what else runs on the machine.
+BUSY = 0.1
+#: Memory that is larger is given back to the system at once, and new when it is asked for again.
+FRESH_BYTES = 64 << 20
+
+Progress = Callable[[str], None]
+
+
+def machine(threads: int | None = None) -> Machine:
+    """The rates measured on this machine, or the defaults where nothing was: no time is spent on measuring. Those for
+    all cpus do for fewer threads too: most of them are rates of one cpu."""
+    counts = dict.fromkeys((threads or usable_cpus(), usable_cpus()))
+    return next((found for found in map(_kept, counts) if found is not None), Machine())
+
+
+def calibrate(
+    threads: int | None = None, *, force: bool = False, seconds: float = SECONDS, progress: Progress | None = None
+) -> Machine:
+    """The rates of this machine, measured if they were not before (or with `force`), and kept.
+
+    `threads` is how many a task may use, by default all cpus; `progress` is told what is being measured.
+    """
+    count = check_threads(usable_cpus() if threads is None else threads)
+    found = None if force else _kept(count)
+    if found is None:
+        path = _writable(cache_file(count))  # before the time is spent
+        found = measure(count, seconds, progress)
+        _keep(document(found, count), path)
+    return found
+
+
+def check_threads(threads: int) -> int:
+    if not 1 <= threads <= usable_cpus():
+        raise ValueError(f"calibrate: threads is {threads}, but this process may use 1 to {usable_cpus()}")
+    return threads
+
+
+# -- the file ----------------------------------------------------------------------------------------------------
+
+
+def cache_folder() -> Path:
+    """DISTGRAD_CACHE, or `distgrad` in the user's cache folder."""
+    own = os.environ.get("DISTGRAD_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distgrad"
+
+
+def cache_file(threads: int | None = None) -> Path:
+    """Where the rates of this machine are kept. Other formats have other files: two versions may share a folder."""
+    text = json.dumps({"format": FORMAT, **identity(threads or usable_cpus())}, sort_keys=True)
+    return cache_folder() / f"machine-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+def identity(threads: int) -> dict[str, Any]:
+    """What the rates depend on: another processor, NumPy or BLAS is measured anew."""
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg, index, unused-ignore]
+    return {
+        "processor": _processor(),
+        "cpus": usable_cpus(),
+        "numpy": np.__version__,
+        "blas": f"{blas.get('name')} {blas.get('version')}",
+        "threads": threads,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return f"{platform.machine()} {platform.processor()}"
+    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
+    return f"{platform.machine()} {model}"
+
+
+def document(measured: Machine, threads: int | None = None) -> dict[str, Any]:
+    """What is written: also what `calibration = "..."` of a cluster file takes."""
+    return {"format": FORMAT, "identity": identity(threads or usable_cpus()), "machine": measured.to_json()}
+
+
+def _writable(path: Path) -> Path:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return check_writable(path)
+    except OSError as e:
+        raise _unkept(e, path) from None
+
+
+def _keep(data: dict[str, Any], path: Path) -> None:
+    """Nobody ever reads half a file."""
+    try:
+        write_text(path, json.dumps(data, indent=2))
+    except OSError as e:
+        raise _unkept(e, path) from None
+
+
+def _unkept(e: OSError, path: Path) -> OSError:
+    why = os.strerror(e.errno) if e.errno else str(e)
+    remedy = "Set DISTGRAD_CACHE to a folder that can be written, with room in it."
+    return OSError(e.errno, f"the calibration cannot be kept in {path}: {why}. {remedy}")
+
+
+def _kept(threads: int) -> Machine | None:
+    path = cache_file(threads)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as e:
+        _ignored(path, e)
+        return None
+    try:
+        return _read(json.loads(text), threads, path)
+    except (ValueError, RecursionError) as e:
+        _ignored(path, e)
+        return None
+
+
+def _read(data: Any, threads: int, path: Path) -> Machine:
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("identity") != identity(threads):
+        raise ValueError("it is from another version of distgrad, or from another machine")
+    rates = data.get("machine")
+    if not isinstance(rates, dict) or rates.keys() != {f.name for f in fields(Machine)}:
+        raise ValueError("it does not have the rates that this version of distgrad uses")
+    return read_machine(rates, Machine(), f"{path}: machine")
+
+
+def _ignored(path: Path, reason: Exception) -> None:
+    text = f"distgrad: ignoring the calibration {path}: {reason}. `distgrad calibrate --force` makes a new one."
+    warnings.warn(text, RuntimeWarning, stacklevel=4)
+
+
+# -- measuring ---------------------------------------------------------------------------------------------------
+
+
+def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = None) -> Machine:
+    """The rates, as medians of repeated short runs: what this machine usually does, with whatever else runs on it. The
+    best of them would be what it seldom does."""
+    from threadpoolctl import threadpool_limits  # late: it looks through all loaded libraries
+
+    tell = progress or (lambda text: None)
+    each = seconds / 14
+    rates: dict[str, float] = {}
+    with threadpool_limits(1, user_api="blas"):
+        tell("measuring matrix products on one thread")
+        rates |= _products(each)
+        tell("measuring memory and cache")
+        rates |= _memory(threads, each)
+        tell("measuring functions of elements")
+        rates |= _elements(each)
+        tell("measuring overheads")
+        rates |= _overheads(each)
+        if threads > 1:
+            tell(f"measuring what {threads} threads do together")
+            gained = _gained(threads, each)
+            if gained > BUSY:
+                rates |= {"gemm_parallel": min(gained, 1.0), "spread_seconds": _handing_over(threads, each)}
+            else:
+                tell("other programs keep the cpus busy: what further threads gain is not measured but assumed")
+    return read_machine(rates, Machine(), "calibration")
+
+
+def usual(run: Callable[[], object], seconds: float) -> float:
+    """The median of repeated runs."""
+    return statistics.median(times(run, seconds))
+
+
+def times(run: Callable[[], object], seconds: float, least: int = 3) -> list[float]:
+    """Of repeated runs, after one that is not counted."""
+    run()
+    found: list[float] = []
+    end = time.perf_counter() + seconds
+    while len(found) < least or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _products(each: float) -> dict[str, float]:
+    """The rate of a large product, and how it falls with the smallest dimension: rate(d) = large * d / (d + half)."""
+    large = _product_rate(*LARGE, np.float32, each)
+    halves = []
+    for d in (4, 10, 32):
+        for m, k, n in ((d, 512, 512), (512, d, 512), (512, 512, d)):
+            halves.append(d * max(large / _product_rate(m, k, n, np.float32, each / 9) - 1, 0.0))
+    double = _product_rate(*LARGE, np.float64, each)
+    return {"gemm_flops": large, "gemm_flops64": double, "gemm_half": float(np.median(halves))}
+
+
+def _product_rate(m: int, k: int, n: int, dtype: Any, seconds: float) -> float:
+    a, b, out = np.ones((m, k), dtype), np.ones((k, n), dtype), np.empty((m, n), dtype)
+    return 2.0 * m * k * n / usual(lambda: np.matmul(a, b, out=out), seconds)
+
+
+def _memory(threads: int, each: float) -> dict[str, float]:
+    """Copies, counted as read and written: within the cache, and far beyond it."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    cache = _cache_bytes()
+    near = np.ones(int(cache) // 16, np.float32)  # with its copy half of the cache
+    target = np.empty_like(near)
+    rates = {"cache_bytes": cache, "cache_bandwidth": 2 * near.nbytes / usual(lambda: np.copyto(target, near), each)}
+    far = np.ones(int(min(max(32 << 20, 2 * cache), 256 << 20)) // 4, np.float32)
+    target = np.ones_like(far)  # not empty: its pages must be there
+    rates["memory_bandwidth_one"] = 2 * far.nbytes / usual(lambda: np.copyto(target, far), each)
+    parts = list(zip(np.array_split(target, threads), np.array_split(far, threads), strict=True))
+    with ThreadPoolExecutor(threads) as pool:
+        together = usual(lambda: list(pool.map(lambda pair: np.copyto(*pair), parts)), each)
+    rates["memory_bandwidth"] = max(2 * far.nbytes / together, rates["memory_bandwidth_one"])
+    kept = np.ones(FRESH_BYTES, np.uint8)
+    cleared = usual(lambda: np.empty(FRESH_BYTES, np.uint8).fill(1), each) - usual(lambda: kept.fill(1), each / 4)
+    rates["fresh_bandwidth"] = FRESH_BYTES / max(cleared, 1e-6)
+    return rates
+
+
+def _cache_bytes() -> float:
+    """Half of the last cache: the rest has what other values and programs need. The default where it is unknown."""
+    sizes = [0]
+    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):  # Linux
+        text = file.read_text().strip()
+        if text.endswith("K") and text[:-1].isdigit():
+            sizes.append(int(text[:-1]) << 10)
+    return max(sizes) / 2 or Machine().cache_bytes
+
+
+def _elements(each: float) -> dict[str, float]:
+    """Elements per second in blocks of the size that groups have, beyond what the call itself takes."""
+    n = BLOCK
+    rng = np.random.default_rng(0)
+    x, y, out = rng.random(n, np.float32), rng.random(n, np.float32), np.empty(n, np.float32)
+    rows, sums = x[: 1 << 15].reshape(-1, 8), np.empty(1 << 12, np.float32)
+    call = usual(lambda: np.multiply(x[:1], y[:1], out=out[:1]), each / 4)
+
+    def rate(count: int, run: Callable[[], object]) -> float:
+        return count / max(usual(run, each) - call, 1e-9)
+
+    return {
+        "elementwise": rate(n, lambda: np.multiply(x, y, out=out)),
+        "transcendental": rate(n, lambda: np.exp(x, out=out)),
+        "irregular": rate(len(rows), lambda: np.add.reduce(rows, axis=1, out=sums)),
+    }
+
+
+def _overheads(each: float) -> dict[str, float]:
+    """What a step on a few elements takes in a task of many, and a round trip to another thread."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    count, x = 1000, np.ones(16, np.float32)
+    steps = [Step("Mul", (i, i + 1), (i + 2,), {}, (), UNKNOWN, "calibration") for i in range(count)]
+    tape = Tape(steps, [Spec(x.shape, x.dtype)] * (count + 2), (0, 1), (count + 1,), crew(1))
+    with ThreadPoolExecutor(1) as pool:
+        trip = usual(lambda: pool.submit(int).result(), each)
+    return {"kernel_seconds": usual(lambda: tape.run([x, x]), each) / count, "task_seconds": trip}
+
+
+# -- threads together --------------------------------------------------------------------------------------------
+
+
+def _gained(threads: int, each: float) -> float:
+    """What each further thread adds to a product that all share, as a share of the first."""
+    m, k, n = SHARED
+    a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
+    alone = usual(lambda: np.matmul(a, b, out=out), 2 * each)
+    with shared(threads, crew(threads).each):
+        together = usual(lambda: product(a, b, out), 3 * each)
+    return (alone / together - 1) / (threads - 1)
+
+
+def _handing_over(threads: int, each: float) -> float:
+    """How much longer a call takes where threads work together, beyond their share of the elements."""
+    calls, blocks = 8, 4 * threads
+    arrays = [[np.ones(BLOCK, np.float32) for _ in range(3)] for _ in range(blocks)]
+
+    def work(numbers: Iterator[int]) -> None:
+        for i in numbers:
+            x, y, out = arrays[i]
+            for _ in range(calls):
+                np.multiply(x, y, out)
+
+    alone = usual(lambda: work(iter(range(blocks))), each)
+    together = usual(lambda: crew(threads).each(blocks, work), each)
+    return max(together - alone / threads, 0.0) / (blocks * calls)

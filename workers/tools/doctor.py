@@ -1,0 +1,259 @@
+"""What this machine has for distgrad, and what to do about what it lacks. Ray is looked for in `on_ray/health.py`.
+
+Each check looks, changes nothing, and gives a `Finding`: one that fails to look says so, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib import metadata, util
+from pathlib import Path
+from typing import NamedTuple
+
+from distgrad.printing import bytes_text
+from distgrad.scheduler.cluster import usable_cpus, usable_memory
+from distgrad.workers.tools import calibrate
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+
+#: Below these a run may fail that the machine could do otherwise: bytes free, share of a disk, files open at once.
+LOW_MEMORY, LOW_DISK, LOW_FILES = 1 << 30, 0.05, 4096
+#: Ray's object store by default: this share of the memory, up to so many bytes.
+STORE_SHARE, STORE_MOST = 0.3, 200 * 10**9
+#: Days after which rates that were measured may be those of another machine: virtual ones move.
+OLD_DAYS = 180
+#: Seconds that another program may take to answer.
+PATIENCE = 3.0
+
+
+class Finding(NamedTuple):
+    """What was looked at, how it is (ok, warning, problem), what was found, and what to do about it."""
+
+    what: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+def findings() -> Iterator[Finding]:
+    """What is found on this machine, check by check."""
+    for what, check in CHECKS.items():
+        try:
+            yield from check()
+        except Exception as e:  # a machine that cannot be looked at in this way is no worse for it
+            yield Finding(what, WARNING, f"could not be looked at: {type(e).__name__}: {e}")
+
+
+# -- software ----------------------------------------------------------------------------------------------------
+
+
+def versions() -> Iterator[Finding]:
+    yield Finding("python", OK, f"{platform.python_version()} ({sys.executable})")
+    yield Finding("distgrad", OK, metadata.version("distgrad"))
+    for line in metadata.requires("distgrad") or ():
+        if "extra ==" not in line:
+            yield _package(line)
+
+
+def _package(requirement: str) -> Finding:
+    """What is installed of one line of the requirements, as `numpy>=2.1`."""
+    name, least = _parsed(requirement)
+    remedy = f"pip install '{requirement.partition(';')[0].strip()}'"
+    try:
+        found = metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return Finding(name, PROBLEM, "not installed", remedy)
+    if _numbers(found) < _numbers(least):
+        return Finding(name, PROBLEM, f"{found}, but distgrad needs {least}", remedy)
+    return Finding(name, OK, found)
+
+
+def _parsed(requirement: str) -> tuple[str, str]:
+    """
+    >>> _parsed("ray[default]>=2.50"), _parsed("rich")
+    (('ray', '2.50'), ('rich', '0'))
+    """
+    name = re.match(r"[\w.-]+", requirement)
+    least = re.search(r">=\s*([\w.]+)", requirement)
+    return name[0] if name else requirement, least[1] if least else "0"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(n) for n in re.findall(r"\d+", version.partition("+")[0])[:3]]
+
+
+def blas() -> Iterator[Finding]:
+    import numpy as np
+
+    (np.ones((2, 2)) @ np.ones((2, 2))).sum()  # loads the library, where that is done late
+    from threadpoolctl import ThreadpoolController
+
+    found = [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
+    named = [f"{lib.internal_api} {lib.version or ''}, {lib.num_threads} threads" for lib in found]
+    text = "; ".join(dict.fromkeys(named))
+    if found:
+        yield Finding("blas", OK, f"{text} (a run sets them to what its plan says)")
+    else:
+        remedy = "Install NumPy from PyPI or conda-forge, which bring OpenBLAS or MKL."
+        yield Finding("blas", WARNING, "none whose threads can be set: products may be slow", remedy)
+
+
+# -- hardware ----------------------------------------------------------------------------------------------------
+
+
+def cpus() -> Iterator[Finding]:
+    usable, there = usable_cpus(), os.cpu_count() or 1
+    of = f" of {there}: taskset or the container allows no more" if usable < there else ""
+    yield Finding("cpus", OK, f"{usable}{of}")
+
+
+def memory() -> Iterator[Finding]:
+    total, free = usable_memory(), _free_memory()
+    found = f"{bytes_text(total)}" + ("" if free is None else f", {bytes_text(free)} of them free")
+    low = free is not None and free < LOW_MEMORY
+    remedy = "End other programs, or give sessions a budget: Session(memory=...)."
+    yield Finding("memory", WARNING, found, remedy) if low else Finding("memory", OK, found)
+
+
+def _free_memory() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:  # not Linux
+        return None
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if line.endswith("kB")}
+    return min(sizes["MemAvailable"], usable_memory())
+
+
+def object_store(shared: str = "/dev/shm") -> Iterator[Finding]:
+    """Where Ray keeps objects: in shared memory, or, where that is too small, in files of the temporary folder."""
+    wanted = int(min(STORE_SHARE * usable_memory(), STORE_MOST))
+    if not os.path.isdir(shared):
+        yield Finding("object store", OK, f"in {tempfile.gettempdir()}: this system has no {shared}")
+        return
+    size = shutil.disk_usage(shared).total
+    found = f"{shared} has {bytes_text(size)}, Ray takes {bytes_text(wanted)} by default"
+    if size >= wanted:
+        yield Finding("object store", OK, found)
+    else:
+        remedy = f"Start the container with --shm-size={wanted // 10**6 + 1}m; or Session(object_store_memory=...)."
+        yield Finding("object store", WARNING, f"{found}, and falls back to slow files in /tmp", remedy)
+
+
+def disk() -> Iterator[Finding]:
+    folder = tempfile.gettempdir()
+    use = shutil.disk_usage(folder)
+    found = f"{bytes_text(use.free)} of {bytes_text(use.total)} free in {folder}"
+    if use.free < LOW_DISK * use.total:
+        remedy = "Free some, or set RAY_TMPDIR: Ray refuses to move objects to a disk that is 95 % full."
+        yield Finding("disk", WARNING, found, remedy)
+    else:
+        yield Finding("disk", OK, found)
+
+
+def gpus() -> Iterator[Finding]:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        yield Finding("gpus", OK, "none (there is no nvidia-smi)")
+        return
+    done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    names = [line.partition(" (UUID")[0] for line in done.stdout.splitlines() if line.startswith("GPU")]
+    if done.returncode or not names:
+        said = " ".join((done.stdout + done.stderr).split()) or "nothing"
+        yield Finding("gpus", WARNING, f"nvidia-smi finds none, and says: {said}", "Look at the GPU's driver.")
+    else:
+        yield _torch("; ".join(names))
+
+
+def _torch(found: str) -> Finding:
+    """Whether torch, which computes on GPUs, sees them."""
+    if util.find_spec("torch") is None:
+        return Finding("gpus", WARNING, f"{found}; torch is not installed", "pip install torch: it computes on them.")
+    import torch
+
+    if torch.cuda.is_available():
+        return Finding("gpus", OK, f"{found}; torch {torch.__version__}")
+    remedy = "Install a torch that was built for this driver's CUDA: https://pytorch.org/get-started"
+    return Finding("gpus", PROBLEM, f"{found}; torch {torch.__version__} cannot use them", remedy)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+
+
+def calibration() -> Iterator[Finding]:
+    file = calibrate.cache_file()
+    remedy = "Run `distgrad calibrate`: a few seconds, then predictions are in this machine's seconds."
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        calibrate.machine()
+    if said:
+        yield Finding("calibration", WARNING, str(said[0].message), remedy)
+    elif not file.exists():
+        yield Finding("calibration", WARNING, "none: predictions are those of a common server", remedy)
+    else:
+        days = (time.time() - file.stat().st_mtime) / 86400
+        found = f"{file}, {days:.0f} days old" if days >= 1 else f"{file}, of today"
+        again = "Run `distgrad calibrate --force`: the machine may be another one by now."
+        yield Finding("calibration", WARNING, found, again) if days > OLD_DAYS else Finding("calibration", OK, found)
+
+
+def token() -> Iterator[Finding]:
+    from distgrad.workers.on_ray.connect.tokens import check_token, token_file
+
+    file = token_file()
+    try:
+        check_token()
+    except PermissionError as e:
+        remedy = f"Make it private (chmod 600 {file}), or remove it: the next session that starts Ray makes a new one."
+        yield Finding("ray token", PROBLEM, f"sessions on Ray are refused: {e}", remedy)
+        return
+    if file is not None:
+        yield Finding("ray token", OK, f"{file}" if file.exists() else "none yet: a session that starts Ray makes one")
+
+
+def open_files() -> Iterator[Finding]:
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
+    if soft != resource.RLIM_INFINITY and soft < LOW_FILES:
+        remedy = f"ulimit -n 65536 (allowed here: {most}): Ray has several connections for each worker."
+        yield Finding("open files", WARNING, f"{soft:,}", remedy)
+    else:
+        yield Finding("open files", OK, "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}")
+
+
+def terminal() -> Iterator[Finding]:
+    encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
+    if not sys.stderr.isatty():
+        found = "none: progress is quiet (DISTGRAD_PROGRESS=log writes lines)"
+    else:
+        found = f"{shutil.get_terminal_size().columns} columns, progress is drawn (DISTGRAD_PROGRESS=off is quiet)"
+    if encoding not in ("utf8", ""):
+        yield Finding("terminal", WARNING, f"{found}; its encoding is {encoding}", "export PYTHONUTF8=1")
+    else:
+        yield Finding("terminal", OK, found)
+
+
+#: What is looked at, in the order in which it is told.
+CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "versions": versions,
+    "cpus": cpus,
+    "blas": blas,
+    "memory": memory,
+    "object store": object_store,
+    "disk": disk,
+    "gpus": gpus,
+    "calibration": calibration,
+    "ray token": token,
+    "open files": open_files,
+    "terminal": terminal,
+}

@@ -1,0 +1,1 @@
+"""Runs the steps of a task on torch arrays."""

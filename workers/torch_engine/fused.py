@@ -1,0 +1,158 @@
+"""PyTorch's kernels of what workers/torch_engine/rules.py makes of several steps, and those that write over an input.
+
+torch is imported inside functions: this module is there without it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, check_labels
+from distgrad.workers.kernels.table import Kernel
+from distgrad.workers.torch_engine.conv import conv_bias
+from distgrad.workers.torch_engine.kernels import METHODS
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+def _rows(x: Any) -> Any:
+    """With the elements of each row side by side, as the kernels read them."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def view(xp: Any, x: Any, *, axes: Any) -> Any:
+    return x.permute(axes)
+
+
+def attention(xp: Any, q: Any, k: Any, v: Any, *, transposed: bool, causal: bool, scale: float) -> Any:
+    """The mixed rows, and the logarithms of the softmax's sums."""
+    import torch
+
+    q, k, v = _rows(q), _rows(k.mT if transposed else k), _rows(v)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+
+
+def attention_grad(
+    xp: Any, g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *, transposed: bool, turned: bool, **attrs: Any
+) -> Any:
+    import torch
+
+    g, q, k, v = _rows(g), _rows(q), _rows(k.mT if transposed else k), _rows(v)
+    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+    dq, dk, dv = backward(g, q, k, v, out, sums, 0.0, attrs["causal"], scale=attrs["scale"])
+    return dq, dk.mT if turned else dk, dv
+
+
+# -- products, normalisation, losses, convolution ----------------------------------------------------------------
+
+
+def dense(xp: Any, x: Any, w: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Any:
+    """The product grows on the bias, which saves a sweep over it."""
+    import torch
+
+    x, w = x.mT if transpose_a else x, w.mT if transpose_b else w
+    return torch.addmm(b.reshape(-1), x.flatten(0, -2), w).reshape(*x.shape[:-1], w.shape[-1])
+
+
+def gelu_slope(xp: Any, x: Any, *, approximate: bool) -> Any:
+    """x s and its derivative s + (1 - s) x s (l + 3 c x²), with s = sigmoid(x (l + c x²)). Far out, 1 - s or s is 0."""
+    square = x.square()
+    gate = square.mul(GELU_CUBIC).add_(GELU_LINEAR).mul_(x).sigmoid_()
+    y = x * gate
+    rest = (1 - gate).mul_(y)
+    return y, gate.addcmul_(rest, square.mul_(3 * GELU_CUBIC).add_(GELU_LINEAR))
+
+
+def norm(xp: Any, x: Any, *parameters: Any, axis: Any, eps: float) -> Any:
+    """The result, the means, and one over the standard deviations."""
+    import torch
+
+    shape = x.shape[-len(axis) :]
+    weight, bias = [p.reshape(shape) for p in parameters] or (None, None)
+    return torch.native_layer_norm(x, shape, weight, bias, eps)
+
+
+def norm_grad(
+    xp: Any, g: Any, x: Any, centre: Any, scale: Any, gamma: Any = None, *, axes: int, wanted: tuple[bool, bool, bool]
+) -> Any:
+    import torch
+
+    shape = x.shape[-axes:]
+    weight = None if gamma is None else gamma.reshape(shape)
+    made = torch.ops.aten.native_layer_norm_backward(g, x, shape, centre, scale, weight, weight, wanted)
+    return [each for each, wants in zip(made, wanted, strict=True) if wants]
+
+
+def cross_entropy(xp: Any, logits: Any, labels: Any) -> Any:
+    """The loss, and the logarithms of the softmax. On a CPU torch looks for wrong labels itself, at no cost."""
+    import torch
+
+    logs, classes = logits.log_softmax(-1), logits.shape[-1]
+    if not logits.is_cpu:
+        check_labels(xp, labels, classes)
+    rows, places = logs.reshape(-1, classes), labels.reshape(-1).long()
+    try:
+        losses, _ = torch.ops.aten.nll_loss_forward(rows, places, None, 0, _NO_LABEL)
+    except IndexError:
+        check_labels(xp, labels, classes)
+        raise
+    return losses.reshape(labels.shape), logs
+
+
+#: torch would leave out the rows that have a certain label; nothing has this one.
+_NO_LABEL = -(1 << 62)
+
+
+def cross_entropy_grad(xp: Any, g: Any, logs: Any, labels: Any) -> Any:
+    """Written over the logarithms, which nobody else reads."""
+    made, places = logs.exp_(), labels.long()[..., None]
+    made.scatter_add_(-1, places, made.new_full((), -1).expand(places.shape))
+    return made.mul_(g[..., None])
+
+
+FUSED: dict[str, Kernel] = {
+    "Attention": attention, "AttentionGrad": attention_grad, "ConvBias": conv_bias, "CrossEntropy": cross_entropy,
+    "CrossEntropyGrad": cross_entropy_grad, "Dense": dense, "GeluSlope": gelu_slope, "Norm": norm,
+    "NormGrad": norm_grad, "View": view,
+}  # fmt: skip
+
+
+# -- over an input -----------------------------------------------------------------------------------------------
+
+
+def _into(name: str) -> Kernel:
+    def run(out: Any, *inputs: Any) -> Any:
+        import torch
+
+        return getattr(torch, name)(*inputs, out=out)
+
+    return run
+
+
+def _select(out: Any, condition: Any, x: Any, y: Any) -> Any:
+    import torch
+
+    return torch.where(condition, x, y, out=out)
+
+
+def _relu(out: Any, x: Any) -> Any:
+    return x.relu_()
+
+
+def _relu_grad(out: Any, g: Any, y: Any) -> Any:
+    import torch
+
+    return torch.ops.aten.threshold_backward.grad_input(g, y, 0, grad_input=out)
+
+
+def _gelu_grad(out: Any, g: Any, x: Any, *, approximate: bool) -> Any:
+    import torch
+
+    kind = "tanh" if approximate else "none"
+    return torch.ops.aten.gelu_backward.grad_input(g, x, approximate=kind, grad_input=out)
+
+
+OVER: dict[str, Kernel] = {
+    **{op_type: _into(name) for op_type, name in METHODS.items()},
+    "AddN": _into("add"), "Relu": _relu, "ReluGrad": _relu_grad, "GeluGrad": _gelu_grad, "Select": _select,
+}  # fmt: skip

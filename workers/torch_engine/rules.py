@@ -1,0 +1,326 @@
+"""The groups of steps that torch has one kernel for, and how they are found.
+
+Each rule changes `Works` where its group is found whole: everything that the group makes inside is read by it alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from distgrad.scheduler.program import Step
+from distgrad.types import Shape, Spec
+from distgrad.workers.torch_engine.steps import Array, Work, Works, write_over
+
+_FLOATS = ("float32", "float64")
+
+
+def rewrite(
+    steps: Sequence[Step], types: Sequence[Spec], constants: Mapping[int, Array], kept: set[int], cpu: bool
+) -> list[Work]:
+    """The work of a task on torch. With `cpu`, also by kernels that are there for the CPU alone."""
+    works = Works(steps, types, constants, kept)
+    if cpu:
+        for i in works.of("Softmax"):
+            attention(works, i)
+        for i in works.of("Transpose"):
+            view(works, i)
+        for i in works.of("Gelu"):
+            gelu(works, i)
+    for i in works.of("LayerNorm"):
+        layer_norm(works, i)
+    for i in works.of("Conv2D"):
+        biased(works, i, "ConvBias")
+    for i in works.of("MatMul"):
+        dense(works, i)
+    for i in works.of("SparseSoftmaxCrossEntropyWithLogits"):
+        cross_entropy(works, i)
+    return write_over([works.at[i] for i in sorted(works.at)], types, {*kept, *constants})
+
+
+# -- attention ---------------------------------------------------------------------------------------------------
+
+
+class _Scores(NamedTuple):
+    """softmax's input: the product of q and k, scaled and masked. `steps` are the places of what makes it."""
+
+    q: int
+    k: int
+    transposed: bool  # k has its columns as rows
+    causal: bool
+    scale: float
+    steps: tuple[int, ...]
+
+
+def attention(works: Works, i: int) -> None:
+    """softmax(mask(q @ k.T * scale)) @ v, without a mask or with that of what came before, and its gradients."""
+    (weights,), softmax = works.at[i].outputs, works.at[i]
+    scores, product = _scores(works, softmax.inputs[0]), _mixed(works, weights)
+    if scores is None or product is None or softmax.attrs["axis"] % 4 != 3:
+        return
+    v, (out,) = works.at[product].inputs[1], works.at[product].outputs
+    if not _fits(works, scores, v):
+        return
+    forward, back = {*scores.steps, i, product}, _attention_grad(works, scores, weights, v)
+    places, grads = ({back.first, *back.steps}, back.outputs) if back else (set(), ())
+    inputs, seen = (scores.q, scores.k, v), (back.g,) if back else ()
+    if not works.closed(forward | places, (*inputs, *seen), (out, *grads)) or (back and back.first < product):
+        return
+    attrs, sums = {"transposed": scores.transposed, "causal": scores.causal, "scale": scores.scale}, works.new_value()
+    if back:
+        step, more = works.at[back.first].step, {**attrs, "turned": back.turned}
+        work = Work("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, more, step)
+        works.replace(places, back.first, work)
+    works.replace(forward, product, Work("Attention", inputs, (out, sums), attrs, softmax.step))
+
+
+def _mixed(works: Works, weights: int) -> int | None:
+    """The place of weights @ v."""
+    plain = {"transpose_a": False, "transpose_b": False}
+    found = [i for i in works.users(weights, "MatMul") if works.at[i].inputs[0] == weights]
+    found = [i for i in found if works.at[i].attrs == plain and works.at[i].inputs[1] != weights]
+    return found[0] if len(found) == 1 else None
+
+
+def _scores(works: Works, v: int) -> _Scores | None:
+    steps, causal, scale = [], False, 1.0
+    if (i := works.maker(v, "Select")) is not None and _is_mask(works, works.at[i], -np.inf):
+        steps, causal, v = [i], True, works.at[i].inputs[1]
+    if (i := works.maker(v, "Mul")) is not None and (found := _scaled(works, works.at[i])):
+        steps, (v, scale) = [*steps, i], found
+    if (i := works.maker(v, "MatMul")) is None or works.at[i].attrs["transpose_a"]:
+        return None
+    q, k = works.at[i].inputs
+    return _Scores(q, k, not works.at[i].attrs["transpose_b"], causal, scale, (*steps, i))
+
+
+def _is_mask(works: Works, select: Work, otherwise: float) -> bool:
+    """Whether this leaves what lies on or below the diagonal, and sets the rest."""
+    mask, _, other = select.inputs
+    x = works.constants.get(mask)
+    causal = x is not None and x.ndim == 2 and x.shape[0] == x.shape[1] and np.array_equal(x, np.tri(len(x)))
+    return causal and works.scalar(other) == otherwise
+
+
+def _scaled(works: Works, product: Work) -> tuple[int, float] | None:
+    """x and c of a product x * c with a constant."""
+    for x, c in (product.inputs, product.inputs[::-1]):
+        if (scale := works.scalar(c)) is not None and works.types[x] == works.types[product.outputs[0]]:
+            return x, scale
+    return None
+
+
+def _fits(works: Works, scores: _Scores, v: int) -> bool:
+    """Whether the kernel takes these: batches of heads of the same size, and with a mask as many keys as queries."""
+    q, k, values = (works.types[x] for x in (scores.q, scores.k, v))
+    shape = (*k.shape[:-2], k.shape[-1], k.shape[-2]) if scores.transposed else k.shape
+    same = q.dtype == k.dtype == values.dtype and q.dtype.name in _FLOATS
+    square = not scores.causal or q.shape == shape
+    return same and len(q.shape) == 4 and shape == values.shape and q.shape[:2] == shape[:2] and square and (
+        q.shape[-1] == shape[-1] and 0 not in q.shape and 0 not in shape
+    )  # fmt: skip
+
+
+class _Back(NamedTuple):
+    """The gradients of q, k and v, from g."""
+
+    g: int
+    outputs: tuple[int, int, int]
+    turned: bool  # the gradient of k has its columns as rows
+    first: int
+    steps: tuple[int, ...]
+
+
+def _attention_grad(works: Works, scores: _Scores, weights: int, v: int) -> _Back | None:
+    softmax = works.user(weights, "SoftmaxGrad")
+    if softmax is None or works.at[softmax].inputs[1] != weights:
+        return None
+    dweights = works.maker(works.at[softmax].inputs[0], "MatMul")
+    if dweights is None or not _is_product(works.at[dweights], works.at[dweights].inputs[0], v, False, True):
+        return None
+    g, (ds,), steps = works.at[dweights].inputs[0], works.at[softmax].outputs, [dweights, softmax]
+    if scores.causal:
+        i = works.user(ds)
+        if i is None or works.at[i].type != "Select" or not _is_mask(works, works.at[i], 0.0):
+            return None
+        ds, steps = works.at[i].outputs[0], [*steps, i]
+    if scores.scale != 1.0:
+        i = works.user(ds)
+        if i is None or works.at[i].type != "Mul" or _scaled(works, works.at[i]) != (ds, scores.scale):
+            return None
+        ds, steps = works.at[i].outputs[0], [*steps, i]
+    of_q, of_v = _product(works, ds, scores.k, False, scores.transposed), _product(works, weights, g, True, False)
+    turned = _product(works, scores.q, ds, True, False)
+    of_k = _product(works, ds, scores.q, True, False) if turned is None else turned
+    if of_q is None or of_k is None or of_v is None:
+        return None
+    dq, dk, dv = (works.at[i].outputs[0] for i in (of_q, of_k, of_v))
+    return _Back(g, (dq, dk, dv), turned is not None, min(dweights, of_v), (*steps, of_q, of_k, of_v))
+
+
+def _product(works: Works, a: int, b: int, transpose_a: bool, transpose_b: bool) -> int | None:
+    found = [i for i in works.users(a, "MatMul") if _is_product(works.at[i], a, b, transpose_a, transpose_b)]
+    return found[0] if len(found) == 1 else None
+
+
+def _is_product(work: Work, a: int, b: int, transpose_a: bool, transpose_b: bool) -> bool:
+    return work.inputs == (a, b) and work.attrs == {"transpose_a": transpose_a, "transpose_b": transpose_b}
+
+
+def view(works: Works, i: int) -> None:
+    """A transpose that attention alone reads needs no copy: attention takes rows wherever they lie."""
+    users = works.users(works.at[i].outputs[0])
+    if users and all(works.at[j].type in ("Attention", "AttentionGrad") for j in users):
+        works.replace((), i, works.at[i]._replace(type="View"))
+
+
+# -- normalisation -----------------------------------------------------------------------------------------------
+
+
+def layer_norm(works: Works, i: int) -> None:
+    """normalise(x) * gamma + beta with its gradients. Where more than that is read, the statistics alone are shared."""
+    work, (y,) = works.at[i], works.at[i].outputs
+    shape, axes = works.types[y].shape, len(work.attrs["axis"])
+    if sorted(work.attrs["axis"]) != list(range(len(shape) - axes, len(shape))) or 0 in shape:
+        return
+    if works.types[y].dtype.name not in _FLOATS:
+        return
+    grads = [j for j in works.users(work.inputs[0], "LayerNormGrad") if _is_norm_grad(works.at[j], work)]
+    if not _affine(works, i, grads) and grads:
+        _share(works, i, grads)
+
+
+def _is_norm_grad(grad: Work, norm: Work) -> bool:
+    return grad.inputs[1:] == norm.inputs and grad.attrs == norm.attrs
+
+
+def _share(works: Works, i: int, grads: Sequence[int]) -> None:
+    norm, statistics = works.at[i], (works.new_value(), works.new_value())
+    axes = len(norm.attrs["axis"])
+    works.replace((), i, norm._replace(type="Norm", outputs=(*norm.outputs, *statistics)))
+    for j in grads:
+        if j > i:
+            attrs = {"axes": axes, "wanted": (True, False, False)}
+            inputs = (*works.at[j].inputs, *statistics)
+            works.replace((), j, works.at[j]._replace(type="NormGrad", inputs=inputs, attrs=attrs))
+
+
+def _affine(works: Works, i: int, grads: Sequence[int]) -> bool:
+    norm, (y,) = works.at[i], works.at[i].outputs
+    axes = len(norm.attrs["axis"])
+    inner = works.types[y].shape[-axes:]
+    scaled = [j for j in works.users(y, "Mul") if _along(works, works.at[j], y, inner) is not None]
+    if len(scaled) != 1:
+        return False
+    gamma, z = _along(works, works.at[scaled[0]], y, inner), works.at[scaled[0]].outputs[0]
+    shift = works.user(z)
+    beta = _along(works, works.at[shift], z, inner) if shift is not None and works.at[shift].type == "Add" else None
+    if shift is None or gamma is None or beta is None or len(grads) > 1:
+        return False
+    group, (out,) = {i, scaled[0], shift}, works.at[shift].outputs
+    found = _affine_grad(works, grads[0], y, gamma, inner) if grads else None
+    if (grads and found is None) or (found and min(found.steps) < shift):
+        return False
+    inputs, (g, outputs, steps) = (*norm.inputs, gamma, beta), (found.g, found.outputs, found.steps) if found else _NONE
+    if not works.closed({*group, *steps}, {*inputs, g}, {out, *outputs}):
+        return False
+    statistics = (works.new_value(), works.new_value())
+    if found:
+        attrs, read = {"axes": axes, "wanted": found.wanted}, (found.g, *norm.inputs, *statistics, gamma)
+        work = Work("NormGrad", read, found.outputs, attrs, works.at[grads[0]].step)
+        works.replace(found.steps, min(found.steps), work)
+    works.replace(group, shift, Work("Norm", inputs, (out, *statistics), norm.attrs, norm.step))
+    return True
+
+
+#: The g, outputs and steps of gradients that nobody asked for.
+_NONE: tuple[int, tuple[int, ...], tuple[int, ...]] = (-1, (), ())
+
+
+def _along(works: Works, work: Work, x: int, shape: Shape) -> int | None:
+    """The other input of x * p or x + p, if it has this shape, with or without ones before it."""
+    if len(work.inputs) != 2 or x not in work.inputs or works.types[x] != works.types[work.outputs[0]]:
+        return None
+    other = work.inputs[work.inputs[0] == x]
+    ones = len(works.types[other].shape) - len(shape)
+    fits = ones >= 0 and works.types[other].shape == (1,) * ones + tuple(shape)
+    return other if fits and works.types[other].dtype == works.types[x].dtype else None
+
+
+class _NormBack(NamedTuple):
+    """The gradients of x and, as far as wanted, of gamma and beta."""
+
+    g: int
+    outputs: tuple[int, ...]
+    wanted: tuple[bool, bool, bool]
+    steps: tuple[int, ...]
+
+
+def _affine_grad(works: Works, grad: int, y: int, gamma: int, inner: Shape) -> _NormBack | None:
+    scaled = works.maker(works.at[grad].inputs[0], "Mul")
+    if scaled is None or gamma not in works.at[scaled].inputs:
+        return None
+    g = works.at[scaled].inputs[works.at[scaled].inputs[0] == gamma]
+    if works.types[g] != works.types[y]:
+        return None
+    outer = tuple(range(len(works.types[y].shape) - len(inner)))
+    products = [i for i in works.users(g, "Mul") if {*works.at[i].inputs} == {g, y}]
+    of_gamma = [(*products, i) for p in products[:1] for i in _sums(works, works.at[p].outputs[0], outer)]
+    of_beta = [(i,) for i in _sums(works, g, outer)]
+    wanted = (True, bool(of_gamma), bool(of_beta))
+    groups = [(grad,), *of_gamma[:1], *of_beta[:1]]
+    outputs = tuple(works.at[group[-1]].outputs[0] for group in groups)
+    return _NormBack(g, outputs, wanted, (scaled, *(i for group in groups for i in group)))
+
+
+def _sums(works: Works, v: int, axes: tuple[int, ...]) -> list[int]:
+    attrs = {"axis": axes, "keepdims": False}
+    return [i for i in works.users(v, "Sum") if axes and works.at[i].attrs == attrs]
+
+
+# -- pairs -------------------------------------------------------------------------------------------------------
+
+
+def dense(works: Works, i: int) -> None:
+    """x @ w + b, with one matrix w."""
+    x, w = (works.types[v].shape for v in works.at[i].inputs)
+    if len(w) == 2 <= len(x) and not (len(x) > 2 and works.at[i].attrs["transpose_a"]):
+        biased(works, i, "Dense")
+
+
+def biased(works: Works, i: int, kind: str) -> None:
+    """conv2d(x, w) + b, or x @ w + b."""
+    (y,) = works.at[i].outputs
+    add = works.user(y)
+    if add is None or works.at[add].type != "Add" or works.types[y].dtype.name not in _FLOATS:
+        return
+    bias = _along(works, works.at[add], y, works.types[y].shape[-1:])
+    work, outputs = works.at[i], works.at[add].outputs
+    if bias is not None and works.closed({i, add}, (*work.inputs, bias), outputs):
+        works.replace((i,), add, Work(kind, (*work.inputs, bias), outputs, work.attrs, work.step))
+
+
+def gelu(works: Works, i: int) -> None:
+    """By the formula with tanh: the slope is made with the value, of what both need."""
+    value, (x,) = works.at[i], works.at[i].inputs
+    grads = [j for j in works.users(x, "GeluGrad") if works.at[j].inputs[1] == x and works.at[j].attrs == value.attrs]
+    if not grads or min(grads) < i or not value.attrs["approximate"] or works.types[x].dtype.name not in _FLOATS:
+        return
+    slope = works.new_value()
+    works.replace((), i, value._replace(type="GeluSlope", outputs=(*value.outputs, slope)))
+    for j in grads:
+        works.replace((), j, works.at[j]._replace(type="Mul", inputs=(works.at[j].inputs[0], slope), attrs={}))
+
+
+def cross_entropy(works: Works, i: int) -> None:
+    """The loss and its gradient read the same log-softmax."""
+    loss, kind = works.at[i], "SparseSoftmaxCrossEntropyWithLogitsGrad"
+    grads = [j for j in works.users(loss.inputs[0], kind) if works.at[j].inputs[1:] == loss.inputs]
+    if len(grads) != 1 or grads[0] < i or works.types[loss.inputs[0]].dtype.name not in _FLOATS:
+        return
+    logs, grad = works.new_value(), works.at[grads[0]]
+    works.replace((), i, loss._replace(type="CrossEntropy", outputs=(*loss.outputs, logs)))
+    inputs = (grad.inputs[0], logs, grad.inputs[2])
+    works.replace((), grads[0], grad._replace(type="CrossEntropyGrad", inputs=inputs))

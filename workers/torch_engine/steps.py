@@ -1,0 +1,165 @@
+"""A task's steps as torch is to run them: groups of steps that it has one kernel for become one piece of work, and
+results are written over inputs that nobody reads again.
+
+Pure functions on lists; torch itself is not imported. The groups are described in rules.py, what computes them is
+in fused.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from distgrad.registry import Kind, kind_of
+from distgrad.scheduler.program import Step
+from distgrad.types import Spec
+from distgrad.workers.kernels.table import KERNELS_OF
+from distgrad.workers.torch_engine.fused import FUSED, OVER
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Work(NamedTuple):
+    """One call: an op type or one of fused.py, what it reads and makes by value id."""
+
+    type: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: Mapping[str, Any]
+    #: Whose work it is: what errors name.
+    step: Step
+    #: Which input the result is written over.
+    over: int | None = None
+
+
+class Works:
+    """The work of a task by place, in order, with indices to find groups by.
+
+    Args:
+        steps: of a task, without constants and with fused groups laid out.
+        types: of all values of the program.
+        constants: the values that are known.
+        kept: the values that must be left alone: what comes in, what goes out.
+    """
+
+    def __init__(
+        self, steps: Sequence[Step], types: Sequence[Spec], constants: Mapping[int, Array], kept: Collection[int]
+    ):
+        self.at = {i: Work(s.type, s.inputs, s.outputs, s.attrs, s) for i, s in enumerate(steps)}
+        self.types, self.constants, self.kept = types, constants, kept
+        self._made = {v: i for i, work in self.at.items() for v in work.outputs}
+        self._used: dict[int, list[int]] = {}
+        for i, work in self.at.items():
+            self._use(i, work)
+        self._next = len(types)
+
+    def _use(self, i: int, work: Work) -> None:
+        for v in dict.fromkeys(work.inputs):
+            self._used.setdefault(v, []).append(i)
+
+    def of(self, *types: str) -> Iterator[int]:
+        """The places of work of these types, as they are now."""
+        yield from [i for i, work in self.at.items() if work.type in types]
+
+    def maker(self, v: int, op_type: str) -> int | None:
+        """The place of the work that makes a value, if it is of this type."""
+        i = self._made.get(v)
+        return i if i is not None and self.at[i].type == op_type else None
+
+    def users(self, v: int, *types: str) -> list[int]:
+        """The places of the work that reads a value, all of it or that of some types."""
+        return [i for i in self._used.get(v, ()) if not types or self.at[i].type in types]
+
+    def user(self, v: int, *types: str) -> int | None:
+        """The place of the one work of these types that reads a value."""
+        found = self.users(v, *types)
+        return found[0] if len(found) == 1 else None
+
+    def scalar(self, v: int) -> float | None:
+        """The number that a constant is everywhere."""
+        x = self.constants.get(v)
+        return float(x.flat[0]) if x is not None and x.size == 1 and x.dtype.kind in "fiu" else None
+
+    def new_value(self) -> int:
+        self._next += 1
+        return self._next - 1
+
+    def closed(self, group: Collection[int], inputs: Collection[int], outputs: Collection[int]) -> bool:
+        """Whether all that a group makes, but for these outputs, is read inside of it alone, and is none of the inputs
+        that it will have as one."""
+        inner = [v for i in group for v in self.at[i].outputs if v not in outputs]
+        alone = [all(i in group for i in self._used.get(v, ())) for v in inner]
+        return all(alone) and not any(v in self.kept or v in inputs for v in inner)
+
+    def replace(self, gone: Iterable[int], at: int, work: Work) -> None:
+        """Work at a place, instead of that at the places `gone`."""
+        for i in dict.fromkeys((*gone, at)):
+            if i in self.at:
+                old = self.at[i] if i == at else self.at.pop(i)
+                for v in dict.fromkeys(old.inputs):
+                    self._used[v].remove(i)
+        self.at[at] = work
+        self._made.update(dict.fromkeys(work.outputs, at))
+        self._use(at, work)
+
+
+# -- writing over what is dead -----------------------------------------------------------------------------------
+
+#: Kinds of ops whose results always have memory of their own.
+_FRESH = frozenset((Kind.ROWWISE, Kind.CONVOLUTION))
+
+
+def _is_fresh(work: Work) -> bool:
+    """Whether the result has memory of its own. If not, it may see that of any input: so may a generic kernel's."""
+    kind = kind_of(work.type)
+    if kind is Kind.ELEMENTWISE:
+        return work.type in KERNELS_OF["torch"] and not (work.type == "AddN" and len(work.inputs) == 1)
+    if kind is Kind.REDUCTION:
+        return work.type in KERNELS_OF["torch"] and bool(work.attrs["axis"])
+    if work.type in FUSED:
+        return work.type != "View"
+    return kind in _FRESH or work.type == "MatMul" or work.type == "Gather"
+
+
+def _is_elementwise(work: Work) -> bool:
+    """Whether it can be computed into any tensor of the result's type, also into one that it reads. A sum of more than
+    two is computed in turns, and reads its inputs after it has begun to write."""
+    return work.type in OVER and (work.type != "AddN" or len(work.inputs) == 2)
+
+
+def write_over(works: Sequence[Work], types: Sequence[Spec], kept: Collection[int]) -> list[Work]:
+    """The same work, where elementwise results take the place of an input of their type that dies with it."""
+    memory = _memories(works)
+    fresh = {v for work in works if _is_fresh(work) for v in work.outputs if v < len(types)}
+    last = {memory(v): i for i, work in enumerate(works) for v in (*work.inputs, *work.outputs)}
+    last.update((memory(v), len(works)) for v in kept)
+
+    def is_free(i: int, u: int) -> bool:
+        work = works[i]
+        alone = all(memory(w) != memory(u) for w in work.inputs if w != u)
+        return u in fresh and last[memory(u)] == i and alone and types[u] == types[work.outputs[0]]
+
+    def placed(i: int, work: Work) -> Work:
+        if not _is_elementwise(work):
+            return work
+        return work._replace(over=next((k for k, u in enumerate(work.inputs) if is_free(i, u)), None))
+
+    return [placed(i, work) for i, work in enumerate(works)]
+
+
+def _memories(works: Sequence[Work]) -> Callable[[int], int]:
+    """What names the memory of a value: values that may see the same have the same name."""
+    above: dict[int, int] = {}
+
+    def name(v: int) -> int:
+        while v in above:
+            above[v] = v = above.get(above[v], above[v])
+        return v
+
+    for work in works:
+        if not _is_fresh(work):
+            names = {name(v) for v in (*work.inputs, *work.outputs)}
+            above.update(dict.fromkeys(names - {chosen := min(names, default=0)}, chosen))
+    return name
