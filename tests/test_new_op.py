@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.registry import OPS
+from distgrad.run.planner import evaluate
 from distgrad.scheduler.cluster import Machine
 from distgrad.scheduler.cost.rates import CostModel
-from distgrad.scheduler.passes import optimize
 from distgrad.scheduler.passes.fuse import fuse
+from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.program import Program, lower
-from distgrad.workers import reference
 
+from .engines import UNFUSED
 from .new_op import Sign, copy_sign
 
 X = np.linspace(-2.0, 3.0, 6400).reshape(64, 100)
@@ -37,8 +37,8 @@ def lowered(build: Any, *shapes: tuple[int, ...]) -> Program:
         return lower([build(*feeds)], feeds)
 
 
-def optimized(program: Program) -> Program:
-    return optimize(program, lambda step, arrays, specs: reference.apply(OPS[step.type], arrays, step.attrs, specs))
+def improved(program: Program) -> Program:
+    return improve(program, Context(evaluate), UNFUSED)
 
 
 def test_it_fuses() -> None:
@@ -56,11 +56,11 @@ def test_it_is_priced_as_its_kind() -> None:
 
 def test_it_is_rewritten() -> None:
     """A number that is repeated is read as the number; what is made of numbers alone is computed once."""
-    made = optimized(lowered(lambda x: copy_sign(x, dg.full((64, 100), -1.0)), (64, 100)))
+    made = improved(lowered(lambda x: copy_sign(x, dg.full((64, 100), -1.0)), (64, 100)))
     (step,) = [step for step in made.steps if step.type == "TestCopySign"]
     assert made.types[step.inputs[1]].shape == ()
     program = lowered(lambda x: x + copy_sign(dg.full((64, 100), 3.0), dg.full((64, 100), -1.0)), (64, 100))
-    assert "TestCopySign" not in [step.type for step in optimized(program).steps]
+    assert "TestCopySign" not in [step.type for step in improved(program).steps]
 
 
 @pytest.mark.parametrize("options", [{"threads": 1}, {"threads": 2}, {"threads": 2, "cpus_per_task": 1}])

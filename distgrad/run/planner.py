@@ -20,13 +20,8 @@ from distgrad.errors import BudgetError
 from distgrad.graph import Attrs, FuncGraph, Operation, Tensor
 from distgrad.registry import OPS, OpDef
 from distgrad.report.recording import Recording, target
-<<<<<<< HEAD
 from distgrad.run.options import SessionOptions
 from distgrad.scheduler.cluster import Cluster, load_cluster, local_cluster, usable_cpus
-from distgrad.scheduler.devices import canonical
-=======
-from distgrad.scheduler.cluster import ENGINES, LIMITS, MOST_WORKERS, Cluster, load_cluster, local_cluster, usable_cpus
->>>>>>> passes
 from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
 from distgrad.scheduler.outlined_calls import is_stamped
 from distgrad.scheduler.partition.partition import partition

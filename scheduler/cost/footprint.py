@@ -146,13 +146,8 @@ class _Lives:
 
 def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec]) -> Sequence[int]:
     """The inputs in whose place a result can be written. In a group, all that reads them must come before."""
-<<<<<<< HEAD
-    if not step.body:
-        return step.inputs if is_in_place(step, types) else ()
-=======
     if not body:
-        return step.inputs if step.type in IN_PLACE else ()
->>>>>>> passes
+        return step.inputs if is_in_place(step, types) else ()
     if len(types[v].shape) < len(step.attrs["space"]):
         return ()
     at = next(i for i, inner in enumerate(body) if v in inner.outputs)
@@ -175,17 +170,10 @@ class _Scratch:
 
     def of(self, steps: Sequence[Step], bodies: Sequence[Sequence[Step]]) -> int:
         """The bytes of all threads together."""
-<<<<<<< HEAD
-        for step in steps:
-            if step.body:
-                self._group(step)
-            elif kind_of(step.type) is Kind.CONVOLUTION:
-=======
         for step, body in zip(steps, bodies, strict=True):
             if body:
                 self._group(step, body)
-            elif step.type in CONVOLUTIONS:
->>>>>>> passes
+            elif kind_of(step.type) is Kind.CONVOLUTION:
                 self._convolution(step)
             elif step.type in WORKS_IN:
                 self._kernel(step, math.prod(self._types[step.outputs[0]].shape), 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from distgrad.types import DType, Shape, Spec
@@ -46,7 +47,8 @@ Attrs = Mapping[str, Any]
 Count = Callable[[Specs, Specs, Attrs], Work]
 
 
-class Rule(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Rule:
     """How the work of an op type is counted, and the attributes that this depends on: it gets no others."""
 
     count: Count

@@ -17,12 +17,8 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-<<<<<<< HEAD
 from distgrad.registry import OPS, Kind, View, kind_of, view_of
-from distgrad.scheduler.program import FUSED, Program, Step, check_program
-=======
 from distgrad.scheduler.program import FUSED, Program, Step
->>>>>>> passes
 from distgrad.types import Shape, Spec
 
 #: Below this many elements a group gains nothing: the arrays are in the cache anyway.

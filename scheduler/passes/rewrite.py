@@ -17,14 +17,8 @@ from typing import Any
 
 import numpy as np
 
-<<<<<<< HEAD
 from distgrad.registry import OPS, Kind, OpDef, View
-from distgrad.scheduler.program import Program, Step, check_program
-=======
-from distgrad.registry import OPS
-from distgrad.scheduler.passes.kinds import KEEPS_ROWS, LAYOUT, MAKES_ROWS
 from distgrad.scheduler.program import Program, Step
->>>>>>> passes
 from distgrad.types import Spec, size_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

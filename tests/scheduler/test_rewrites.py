@@ -35,15 +35,15 @@ def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[A
 
 
 def alias(program: Program) -> Program:
-    return Walk(program, aliases.ALIASES).run()
+    return Walk(program, [aliases.ALIASES]).run()
 
 
 def absorbed(program: Program) -> Program:
-    return Walk(program, algebra.ALGEBRA).run()
+    return Walk(program, [algebra.ALGEBRA]).run()
 
 
 def folded(program: Program) -> Program:
-    return Walk(program, constants.CONSTANTS, evaluate).run()
+    return Walk(program, [constants.CONSTANTS], evaluate).run()
 
 
 def optimized(program: Program) -> Program:
