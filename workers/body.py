@@ -14,9 +14,9 @@ from distgrad.scheduler.program import Step
 from distgrad.workers import reference
 from distgrad.workers.backends import Backend
 from distgrad.workers.calls import StepFailed
-from distgrad.workers.crew import crew
 from distgrad.workers.numpy_engine.tape import Tape
-from distgrad.workers.task_monitor import Stopped, Watch
+from distgrad.workers.task_monitor import Stopped, TaskMonitor
+from distgrad.workers.thread_pool import thread_pool
 from distgrad.workers.torch_engine.eager import Eager
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -37,7 +37,7 @@ class Compiled:
         self._steps, self._types, self._reads = steps, types, body.reads
         self._run: Tape | Eager
         if backend.name == "numpy":
-            self._run = Tape(steps, types, body.reads, body.gives, crew(body.cpus))
+            self._run = Tape(steps, types, body.reads, body.gives, thread_pool(body.cpus))
         else:
             self._run = Eager(steps, types, body.reads, body.gives, backend)
 
@@ -46,9 +46,9 @@ class Compiled:
         """How many calls a run makes: what is looked on at."""
         return len(self._run.calls)
 
-    def run(self, given: Sequence[Any], watch: Watch | None = None) -> list[Array]:
+    def run(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> list[Array]:
         try:
-            return self._run.run(given, watch)
+            return self._run.run(given, monitor)
         except StepFailed as e:
             error = self._explained(given, e)
         try:
@@ -56,12 +56,12 @@ class Compiled:
         finally:
             del error  # which would hold this frame, and be held by it
 
-    def run_kept(self, given: Sequence[Any], watch: Watch | None = None) -> tuple[list[Array], list[Any]]:
+    def run_kept(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> tuple[list[Array], list[Any]]:
         """The same with the results as the backend has them, too. Not for NumPy, whose results are what they are."""
         assert isinstance(self._run, Eager)
         there: list[Any] = []
         try:
-            return self._run.run(given, watch, there), there
+            return self._run.run(given, monitor, there), there
         except StepFailed as e:
             error = self._explained([np.asarray(x) for x in given], e)
         try:

@@ -19,7 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _NOTHING_YET = {"f": -0.0, "c": complex(-0.0, -0.0)}
 
 
-class Call(NamedTuple):
+class TapeCall(NamedTuple):
     """slots[out] = run(*[slots[i] for i in args]); `step` says whose work it is."""
 
     run: Callable[..., Any]

@@ -15,7 +15,7 @@ from benchmarks.steps import in_distgrad, inputs
 from distgrad import nest
 from distgrad.errors import UNKNOWN
 from distgrad.registry import OPS, Kind, kind_of, view_of
-from distgrad.result_buffers import LEASES
+from distgrad.result_buffers import RESULT_BUFFERS
 from distgrad.scheduler.cost import cutting
 from distgrad.scheduler.cost.footprint import (
     STEP_BYTES,
@@ -32,10 +32,10 @@ from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.program import FUSED, Step, lower
 from distgrad.workers.blocked import blocks
 from distgrad.workers.blocked.into import into_of
-from distgrad.workers.crew import crew
 from distgrad.workers.kernels import KERNELS, conv_blocks, products
 from distgrad.workers.kernels.sharing import Work, shared
 from distgrad.workers.numpy_engine.tape import Tape
+from distgrad.workers.thread_pool import thread_pool
 
 from ..cases import all_cases
 from ..step_graphs import Steps
@@ -60,7 +60,7 @@ def predicted(plan: Plan, cpus: int = 2) -> Footprint:
 
 def tape_of(plan: Plan, cpus: int = 2) -> Tape:
     program, (task,) = plan.program, plan.tasks
-    return Tape([program.steps[i] for i in task.steps], program.types, task.reads, task.gives, crew(cpus))
+    return Tape([program.steps[i] for i in task.steps], program.types, task.reads, task.gives, thread_pool(cpus))
 
 
 # -- the workloads of the benchmark ------------------------------------------------------------------------------
@@ -79,7 +79,7 @@ def test_what_a_run_allocates_beside_the_arena_is_predicted(workload: str) -> No
     tape, types = tape_of(plan, cpus=1), plan.program.types
     given = [np.ones(*types[v]) for v in plan.tasks[0].reads]
     tape.run(given)
-    LEASES.clear()
+    RESULT_BUFFERS.clear()
     tracemalloc.start()
     try:
         tape.run(given)

@@ -14,7 +14,7 @@ import distgrad as dg
 from distgrad.scheduler.joined import joined
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.program import FUSED, Program, Step, lower
-from distgrad.workers.crew import crew
+from distgrad.workers.thread_pool import thread_pool
 
 from ..engines import assert_bits, assert_near, slowly, tiny_blocks
 from ..workers.test_blocks import run
@@ -77,7 +77,7 @@ def test_one_computes_what_several_did(make: Build, expected: str, elements: int
     arrays[0][0, :2] = 0.0, -0.0
     with tiny_blocks(elements):
         program, _ = group_of(make, (6, 7), dtype)
-        found = run(program, arrays, crew(2))
+        found = run(program, arrays, thread_pool(2))
     sums = any(kind in expected for kind in ("Sum", "Mean"))
     (assert_near if sums else assert_bits)(found, slowly(program, arrays))
 

@@ -15,7 +15,7 @@ import distgrad as dg
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.program import FUSED, Program, lower
 from distgrad.workers.blocked.blocks import Blocks
-from distgrad.workers.crew import Crew, crew
+from distgrad.workers.thread_pool import ThreadPool, thread_pool
 
 from ..engines import Array, assert_bits, assert_near, slowly, tiny_blocks
 
@@ -37,7 +37,7 @@ def one_group(make: Build, arrays: Sequence[Array]) -> Program:
     return program
 
 
-def run(program: Program, arrays: Sequence[Array], with_crew: Crew) -> list[Array]:
+def run(program: Program, arrays: Sequence[Array], pool: ThreadPool) -> list[Array]:
     """The group by itself, on arrays that are filled with something else before."""
     values: dict[int, Any] = dict(zip(program.feeds, arrays, strict=True))
     values.update({s.outputs[0]: np.asarray(s.attrs["value"]) for s in program.steps if s.type == "Const"})
@@ -45,7 +45,7 @@ def run(program: Program, arrays: Sequence[Array], with_crew: Crew) -> list[Arra
     for v in group.outputs:
         values[v] = np.full(program.types[v].shape, 77, program.types[v].dtype)
     with np.errstate(all="ignore"):
-        Blocks(group, program.types, with_crew)(*[values[v] for v in (*group.inputs, *group.outputs)])
+        Blocks(group, program.types, pool)(*[values[v] for v in (*group.inputs, *group.outputs)])
     return [values[v] for v in program.fetches]
 
 
@@ -55,7 +55,7 @@ def assert_same_in_all_blocks(make: Build, *arrays: Array) -> None:
     for elements in HEIGHTS:
         with tiny_blocks(elements):
             program = one_group(make, arrays)
-            found.append(run(program, arrays, crew(1)))
+            found.append(run(program, arrays, thread_pool(1)))
     for each in found:
         assert_bits(each, found[0])
     assert_near(found[0], slowly(program, arrays))
@@ -65,7 +65,7 @@ def assert_near_in_all_blocks(make: Build, *arrays: Array) -> None:
     for elements in HEIGHTS:
         with tiny_blocks(elements):
             program = one_group(make, arrays)
-            assert_near(run(program, arrays, crew(1)), slowly(program, arrays))
+            assert_near(run(program, arrays, thread_pool(1)), slowly(program, arrays))
 
 
 # -- broadcasting ------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_blocks_are_added_in_their_order() -> None:
         expected = np.add.reduce(-value)
         for size in (1, 2, 4):
             for _ in range(10):
-                assert run(program, [value], crew(size))[0] == expected
+                assert run(program, [value], thread_pool(size))[0] == expected
 
 
 # -- threads -----------------------------------------------------------------------------------------------------
@@ -240,13 +240,13 @@ def test_the_number_of_threads_changes_no_bit(size: int, elements: int) -> None:
     arrays = [some((13, 5)), some((5,), 1)]
     with tiny_blocks(elements):
         program = one_group(make, arrays)
-        alone = run(program, arrays, crew(1))
+        alone = run(program, arrays, thread_pool(1))
         for _ in range(20):
-            assert_bits(run(program, arrays, crew(size)), alone)
+            assert_bits(run(program, arrays, thread_pool(size)), alone)
 
 
 def test_a_group_is_run_by_one_thread_where_there_is_little_to_do() -> None:
-    class Refuses(Crew):
+    class Refuses(ThreadPool):
         def each(self, count: int, work: Any) -> None:
             raise AssertionError("woken up for nothing")
 
@@ -263,7 +263,7 @@ def test_the_last_block_may_be_shorter(rows: int) -> None:
     with tiny_blocks(12):  # three rows
         value = some((rows, 4))
         program = one_group(lambda x: [dg.nn.softmax(x) * 2.0, dg.sum(x, axis=0)], [value])
-        assert_near(run(program, [value], crew(2)), slowly(program, [value]))
+        assert_near(run(program, [value], thread_pool(2)), slowly(program, [value]))
 
 
 def test_inputs_are_not_changed() -> None:
@@ -271,7 +271,7 @@ def test_inputs_are_not_changed() -> None:
     before = value.copy()
     with tiny_blocks():
         program = one_group(lambda x: [dg.exp(dg.tanh(dg.negative(x)))], [value])
-        run(program, [value], crew(2))
+        run(program, [value], thread_pool(2))
     assert_bits([value], [before])
 
 
@@ -280,7 +280,7 @@ def test_inputs_may_be_views(layout: Any) -> None:
     value = some((6, 4))
     with tiny_blocks():
         program = one_group(lambda x: [dg.nn.softmax(dg.tanh(x))], [value])
-        assert_bits(run(program, [layout(value)], crew(2)), run(program, [value], crew(1)))
+        assert_bits(run(program, [layout(value)], thread_pool(2)), run(program, [value], thread_pool(1)))
 
 
 def test_values_inside_share_buffers_without_harm() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distgrad.workers.kernels.products import pieces, product
-from distgrad.workers.kernels.sharing import Work, shared
+from distgrad.workers.kernels.sharing import BlockRunner, shared
 
 
 @given(st.integers(1, 5000), st.integers(1, 64), st.sampled_from([1, 16]))
@@ -36,11 +36,11 @@ def test_the_order_of_pieces_changes_no_bit(shapes: Any) -> None:
     a, b = (rng.standard_normal(shape).astype("float32") for shape in shapes)
     counts = []
 
-    def backwards(count: int, work: Work) -> None:
+    def backwards(count: int, work: BlockRunner) -> None:
         counts.append(count)
         work(iter(range(count - 1, -1, -1)))
 
-    def forwards(count: int, work: Work) -> None:
+    def forwards(count: int, work: BlockRunner) -> None:
         for i in range(count):
             work(_one(i))
 

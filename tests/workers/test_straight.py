@@ -10,30 +10,30 @@ import pytest
 import distgrad as dg
 from distgrad.workers.blocked import straight
 from distgrad.workers.blocked.straight import CHUNK, Straight, failed_at
-from distgrad.workers.calls import Call, nothing
+from distgrad.workers.calls import TapeCall, nothing
 
 from ..engines import optimized
 
 
-def played(calls: list[Call], slots: list[Any], static: tuple[int, ...] = ()) -> list[Any]:
+def played(calls: list[TapeCall], slots: list[Any], static: tuple[int, ...] = ()) -> list[Any]:
     for chunk in Straight(calls, static).bound(slots):
         chunk(slots)
     return slots
 
 
 def test_results_go_from_call_to_call() -> None:
-    calls = [Call(lambda x, y: x + y, (0, 1), 2, None), Call(lambda x: 2 * x, (2,), 3, None)]
+    calls = [TapeCall(lambda x, y: x + y, (0, 1), 2, None), TapeCall(lambda x: 2 * x, (2,), 3, None)]
     assert played(calls, [1, 2, None, None]) == [1, 2, 3, 6]
 
 
 def test_results_go_from_chunk_to_chunk() -> None:
     count = 2 * CHUNK + 3
-    calls = [Call(lambda x: x + 1, (i,), i + 1, None) for i in range(count)]
+    calls = [TapeCall(lambda x: x + 1, (i,), i + 1, None) for i in range(count)]
     assert played(calls, [0] + [None] * count)[-1] == count
 
 
 def test_static_slots_are_those_of_the_arena_that_the_code_is_bound_to() -> None:
-    code = Straight([Call(np.add, (0, 1, 1), 1, None)], (0, 1))
+    code = Straight([TapeCall(np.add, (0, 1, 1), 1, None)], (0, 1))
     first, second = ([np.ones(2), np.zeros(2)] for _ in range(2))
     bound = code.bound(first)
     code.bound(second)[0](second)
@@ -43,12 +43,12 @@ def test_static_slots_are_those_of_the_arena_that_the_code_is_bound_to() -> None
 
 
 def test_an_array_that_is_let_go_is_in_no_slot() -> None:
-    calls = [Call(lambda: 5, (), 0, None), Call(lambda x: x, (0,), 1, None), Call(nothing, (), 0, None)]
+    calls = [TapeCall(lambda: 5, (), 0, None), TapeCall(lambda x: x, (0,), 1, None), TapeCall(nothing, (), 0, None)]
     assert played(calls, [None, None]) == [None, 5]
 
 
 def test_an_error_says_at_which_call_of_its_chunk_it_was() -> None:
-    calls = [Call(lambda: 1, (), 0, None), Call(lambda x: x / 0, (0,), 1, None)]
+    calls = [TapeCall(lambda: 1, (), 0, None), TapeCall(lambda x: x / 0, (0,), 1, None)]
     with pytest.raises(ZeroDivisionError) as caught:
         played(calls, [None, None])
     assert failed_at(caught.tb) == 1
@@ -104,12 +104,12 @@ def test_a_sum_of_many_small_terms_is_one_addition_after_another(shape: tuple[in
 
 
 def test_small_terms_lie_in_one_table() -> None:
-    from distgrad.workers.crew import Crew
     from distgrad.workers.numpy_engine.tape import Tape
+    from distgrad.workers.thread_pool import ThreadPool
 
     with dg.Graph():
         xs = [dg.placeholder((16,)) for _ in range(9)]
         program = optimized([dg.sin(dg.add_n([dg.exp(x) for x in xs]))], xs)
-    tape = Tape(program.steps, program.types, program.feeds, program.fetches, Crew(1))
+    tape = Tape(program.steps, program.types, program.feeds, program.fetches, ThreadPool(1))
     assert sum(call.run is np.add for call in tape.calls) == 0
     assert straight.LONGEST >= len(tape.calls) == 9 + 1 + 2  # exp, the sum, and sin into a new array

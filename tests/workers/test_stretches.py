@@ -20,23 +20,24 @@ from distgrad.workers.blocked import stretches
 from distgrad.workers.blocked.blocks import Blocks
 from distgrad.workers.blocked.together import Together
 from distgrad.workers.calls import StepFailed
-from distgrad.workers.crew import Crew, Work, crew
+from distgrad.workers.kernels.sharing import BlockRunner
 from distgrad.workers.numpy_engine.tape import Tape
-from distgrad.workers.task_monitor import Watch
+from distgrad.workers.task_monitor import TaskMonitor
+from distgrad.workers.thread_pool import ThreadPool, thread_pool
 
 from ..engines import Array, assert_bits, optimized, tiny_stretches
 
 LEAD, ROWS, WIDTH, HEADS = 8, 6, 4, 2
 
 
-class Order(Crew):
+class Order(ThreadPool):
     """Two threads' work on one, in an order of the test's choosing: what items or blocks share by mistake differs."""
 
     def __init__(self, order: Callable[[int], Sequence[int]]):
         super().__init__(2)
         self._order = order
 
-    def each(self, count: int, work: Work) -> None:
+    def each(self, count: int, work: BlockRunner) -> None:
         for number in self._order(count):
             work(iter((number,)))
 
@@ -45,7 +46,7 @@ FORWARDS, BACKWARDS = Order(range), Order(lambda count: range(count)[::-1])
 MIXED = Order(lambda count: [*range(1, count, 2), *range(0, count, 2)])
 
 
-def compiled(program: Program, threads: Crew) -> Tape:
+def compiled(program: Program, threads: ThreadPool) -> Tape:
     return Tape(program.steps, program.types, program.given, program.wanted, threads)
 
 
@@ -69,7 +70,7 @@ def plain(program: Program) -> Tape:
 def check(program: Program, feeds: Sequence[Array]) -> list[Together]:
     expected = run(plain(program), feeds)
     found: list[Together] = []
-    for threads in (FORWARDS, BACKWARDS, MIXED, crew(2)):
+    for threads in (FORWARDS, BACKWARDS, MIXED, thread_pool(2)):
         tape = compiled(program, threads)
         for _ in range(2):  # what a run left in the arena must not show in the next
             assert_bits(run(tape, feeds), expected)
@@ -120,7 +121,7 @@ def test_threads_meet_rarely() -> None:
     """A model of the size from which on it pays, without making anything smaller."""
     shapes = [(8, 128, 64), (64, 192), (64, 512), (512, 64), (64, 64)]
     program = lowered(model, *shapes, dtype="float32")
-    tape = compiled(program, crew(2))
+    tape = compiled(program, thread_pool(2))
     products = [step for step in program.steps if step.type == "MatMul"]
 
     def meetings(calls: Sequence[Any]) -> int:
@@ -144,17 +145,17 @@ def test_products_that_threads_do_not_share_have_their_bits_beside_those_that_th
     program = lowered(two, *shapes, dtype="float32")
     feeds = [some(*shape).astype("float32") for shape in shapes]
     assert found_in(program) == [["MatMul", "Tanh", "MatMul"]]
-    assert_bits(run(compiled(program, crew(2)), feeds), run(plain(program), feeds))
+    assert_bits(run(compiled(program, thread_pool(2)), feeds), run(plain(program), feeds))
 
 
 def test_who_looks_on_sees_single_steps_with_the_same_bits() -> None:
     with tiny_stretches():
         program = lowered(model, (LEAD, ROWS, WIDTH), *SHAPES)
-        tape = compiled(program, crew(2))
+        tape = compiled(program, thread_pool(2))
         feeds = [some(*shape) for shape in ((LEAD, ROWS, WIDTH), *SHAPES)]
         seen: list[Any] = []
 
-        class Looks(Watch):
+        class Looks(TaskMonitor):
             def before(self, step: Any) -> None:
                 seen.append(step)
 
@@ -165,7 +166,7 @@ def test_who_looks_on_sees_single_steps_with_the_same_bits() -> None:
 
 def test_one_thread_has_no_stretches() -> None:
     with tiny_stretches():
-        assert not played(compiled(lowered(model, (LEAD, ROWS, WIDTH), *SHAPES), crew(1)))
+        assert not played(compiled(lowered(model, (LEAD, ROWS, WIDTH), *SHAPES), thread_pool(1)))
 
 
 # -- random programs ---------------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ def test_random_programs_have_stretches() -> None:
     @settings(deadline=None, max_examples=40, derandomize=True, database=None)
     @given(program=programs())
     def look(program: tuple[Program, list[Array]]) -> None:
-        found.append(played(compiled(program[0], crew(2))))
+        found.append(played(compiled(program[0], thread_pool(2))))
 
     with tiny_stretches():
         look()
@@ -350,7 +351,7 @@ def test_memory_does_not_grow_with_the_steps_of_a_stretch(layers: int) -> None:
     for build in (views, grams):
         program = lowered(build, (16384, 64), (64, 64), dtype="float32")
         alone = plain(program).nbytes
-        assert compiled(program, crew(2)).nbytes <= alone + stretches.LEAST_HELD + (4 << 20)
+        assert compiled(program, thread_pool(2)).nbytes <= alone + stretches.LEAST_HELD + (4 << 20)
 
 
 def test_what_a_copy_was_made_of_is_let_go() -> None:
@@ -362,7 +363,7 @@ def test_what_a_copy_was_made_of_is_let_go() -> None:
         return dg.sum(x)
 
     program = lowered(turned, (512, 256))
-    assert compiled(program, crew(1)).nbytes <= 4 * 512 * 256 * 8
+    assert compiled(program, thread_pool(1)).nbytes <= 4 * 512 * 256 * 8
 
 
 def test_a_square_matrix_times_itself_is_read_in_rows_and_whole() -> None:
@@ -484,7 +485,7 @@ def test_fused_complex_steps_are_in_no_stretch() -> None:
 def test_few_rows_are_one_item_for_each_thread() -> None:
     """512 rows are too few for two: products are cut into as many pieces as there are threads."""
     program = lowered(layers, (512, 64), (64, 512), (512,), (512, 64), dtype="float32")
-    tape = compiled(program, crew(2))
+    tape = compiled(program, thread_pool(2))
     assert [len(together._items) for together in played(tape)] == [2]
 
 
@@ -502,7 +503,7 @@ def test_an_error_names_the_step_in_which_it_happened(bad: int) -> None:
         with dg.Graph().as_default():
             feeds = [dg.placeholder(shape, "float64") for shape in LAYERS] + [dg.placeholder((LEAD, 4), "int64")]
             program = fuse(optimized([loss(*feeds)], feeds))
-        tape = compiled(program, crew(2))
+        tape = compiled(program, thread_pool(2))
         (together,) = played(tape)
         assert len(together._parts) == 4
         labels = np.zeros((LEAD, 4), np.int64)
@@ -532,8 +533,8 @@ def test_of_two_steps_that_fail_the_first_is_told_of_with_its_own_words() -> Non
 
 
 def test_an_interrupt_ends_a_stretch() -> None:
-    class Interrupted(Crew):
-        def each(self, count: int, work: Work) -> None:
+    class Interrupted(ThreadPool):
+        def each(self, count: int, work: BlockRunner) -> None:
             def numbers() -> Iterator[int]:
                 yield 0
                 raise KeyboardInterrupt

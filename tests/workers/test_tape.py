@@ -15,9 +15,9 @@ import distgrad as dg
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.program import Program, lower
 from distgrad.workers.arena import ARENAS
-from distgrad.workers.crew import crew
 from distgrad.workers.numpy_engine.destinations import destinations
 from distgrad.workers.numpy_engine.tape import Tape
+from distgrad.workers.thread_pool import thread_pool
 
 from ..engines import Array, assert_bits, assert_near, exact, optimized, slowly, tiny_blocks
 from ..random_graphs import (
@@ -39,7 +39,7 @@ from ..random_graphs import (
 
 def tape(program: Program, size: int = 1) -> Tape:
     """The whole program as one task."""
-    return Tape(program.steps, program.types, program.given, program.wanted, crew(size))
+    return Tape(program.steps, program.types, program.given, program.wanted, thread_pool(size))
 
 
 def run(program: Program, feeds: Sequence[Array], size: int = 1) -> list[Array]:

@@ -18,7 +18,7 @@ from distgrad.workers.backends import backend
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.torch_engine.eager import Eager
 from distgrad.workers.torch_engine.rules import rewrite
-from distgrad.workers.torch_engine.steps import Work
+from distgrad.workers.torch_engine.steps import TorchStep
 
 from ..engines import Array, optimized, slowly
 from ..random_graphs import RandomGraph
@@ -47,7 +47,7 @@ def with_gradients(f: Callable[..., dg.Tensor]) -> Build:
     return build
 
 
-def works(p: Program, cpu: bool = True) -> list[Work]:
+def works(p: Program, cpu: bool = True) -> list[TorchStep]:
     flat = [each for step in p.steps for each in (step.body or (step,))]
     constants = {s.outputs[0]: s.attrs["value"] for s in flat if s.type == "Const"}
     return rewrite([s for s in flat if s.type != "Const"], p.types, constants, {*p.given, *p.wanted}, cpu)

@@ -50,27 +50,27 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_arrives_is_given_and_what_is_raised_is_raised() -> None:
-    watch = waits.Watch(Servers())
-    assert watch.answered(divmod, 7, 2, what="dividing") == (3, 1)
+    monitor = waits.ServerMonitor(Servers())
+    assert monitor.answered(divmod, 7, 2, what="dividing") == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        watch.answered(divmod, 7, 0, what="dividing")
+        monitor.answered(divmod, 7, 0, what="dividing")
 
 
 def test_a_call_may_take_long_as_long_as_the_servers_answer() -> None:
     servers = Servers()
-    waits.Watch(servers).answered(time.sleep, 1.5, what="sleeping")
+    waits.ServerMonitor(servers).answered(time.sleep, 1.5, what="sleeping")
     assert servers.asked >= 3
     assert servers.lost is None
 
 
 def test_a_wait_ends_when_a_server_has_been_silent_and_the_connection_is_lost() -> None:
     servers = Servers(answers=False)
-    watch, begun, over = waits.Watch(servers), time.monotonic(), threading.Event()
+    monitor, begun, over = waits.ServerMonitor(servers), time.monotonic(), threading.Event()
     with pytest.raises(dg.ClusterLost, match=r"^reading 'w': .* lost: the server has not answered for 1 s"):
-        watch.answered(over.wait, what="reading 'w'")
+        monitor.answered(over.wait, what="reading 'w'")
     assert 0.5 < time.monotonic() - begun < 5
     with pytest.raises(dg.ClusterLost, match=r"^again: "):
-        watch.answered(int, what="again")
+        monitor.answered(int, what="again")
     servers.answers = True
     over.set()
 
@@ -78,7 +78,7 @@ def test_a_wait_ends_when_a_server_has_been_silent_and_the_connection_is_lost() 
 def test_a_server_that_answers_in_time_is_waited_for() -> None:
     servers = Servers(answers=False)
     threading.Timer(0.4, setattr, [servers, "answers", True]).start()
-    waits.Watch(servers).answered(time.sleep, 1.2, what="sleeping")
+    waits.ServerMonitor(servers).answered(time.sleep, 1.2, what="sleeping")
     assert servers.lost is None
 
 
@@ -87,7 +87,7 @@ def test_a_server_that_has_ended_is_told_at_once() -> None:
     threading.Timer(0.1, setattr, [servers, "end", "the server (process 7) has ended"]).start()
     begun, over = time.monotonic(), threading.Event()
     with pytest.raises(dg.ClusterLost, match="process 7"):
-        waits.Watch(servers).answered(over.wait, what="waiting")
+        waits.ServerMonitor(servers).answered(over.wait, what="waiting")
     assert time.monotonic() - begun < 0.5
     over.set()
 
@@ -98,18 +98,18 @@ def test_nothing_is_called_while_the_raylet_is_stopped() -> None:
     threading.Timer(0.3, setattr, [servers, "stop", ""]).start()
     threading.Timer(0.2, lambda: seen.append(called.is_set())).start()
     seen: list[bool] = []
-    waits.Watch(servers).answered(called.set, what="calling")
+    waits.ServerMonitor(servers).answered(called.set, what="calling")
     assert (seen, called.is_set()) == ([False], True)
 
 
 def test_a_timeout_says_whether_the_cluster_answers() -> None:
     servers, over = Servers(), threading.Event()
     with pytest.raises(TimeoutError, match=r"^reading was given up after the session's timeout of 0\.3 s, though the"):
-        waits.Watch(servers).answered(over.wait, what="reading", timeout=0.3)
+        waits.ServerMonitor(servers).answered(over.wait, what="reading", timeout=0.3)
     assert servers.lost is None
     servers.stop = "the server (process 7) is stopped"
     with pytest.raises(dg.ClusterLost, match="process 7"):
-        waits.Watch(servers).answered(over.wait, what="reading", timeout=0.3)
+        waits.ServerMonitor(servers).answered(over.wait, what="reading", timeout=0.3)
     over.set()
 
 
@@ -118,7 +118,7 @@ def test_a_timeout_does_not_wait_for_an_answer_that_could_not_tell(monkeypatch: 
     monkeypatch.setattr(waits, "LAST_WORD", 10.0)
     servers, over, begun = Servers(answers=False), threading.Event(), time.monotonic()
     with pytest.raises(TimeoutError):
-        waits.Watch(servers).answered(over.wait, what="reading", timeout=0.3)
+        waits.ServerMonitor(servers).answered(over.wait, what="reading", timeout=0.3)
     assert time.monotonic() - begun < 5
     servers.answers = True
     over.set()
@@ -129,15 +129,15 @@ def test_an_interrupt_ends_a_wait_at_once() -> None:
     threading.Timer(0.2, signal.raise_signal, [signal.SIGINT]).start()
     begun = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
-        waits.Watch(Servers()).answered(over.wait, what="waiting")
+        waits.ServerMonitor(Servers()).answered(over.wait, what="waiting")
     assert time.monotonic() - begun < 2
     over.set()
 
 
 def test_side_threads_are_used_again() -> None:
-    watch = waits.Watch(Servers())
-    watch.answered(int, what="once")
+    monitor = waits.ServerMonitor(Servers())
+    monitor.answered(int, what="once")
     before = threading.active_count()
     for _ in range(100):
-        watch.answered(int, what="again")
+        monitor.answered(int, what="again")
     assert threading.active_count() <= before

@@ -23,8 +23,8 @@ from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.blocked.into import INTO, PAIRS, Into, into_of
 from distgrad.workers.blocked.into_rows import whole_dot, whole_sum
-from distgrad.workers.crew import Crew
 from distgrad.workers.kernels.scratch import several
+from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: A function and how to pick its arguments from the values of a block.
@@ -56,10 +56,10 @@ class _Fold(NamedTuple):
 class Blocks:
     """Called with the arrays of the step's inputs, then of its outputs, which it fills."""
 
-    def __init__(self, step: Step, types: Sequence[Spec], crew: Crew):
+    def __init__(self, step: Step, types: Sequence[Spec], pool: ThreadPool):
         self.body = joined(step, types)
         body = _Body(step, self.body, types)
-        self._crew = crew
+        self._pool = pool
         self._types, self._inputs, self._rank = types, step.inputs, len(step.attrs["space"])
         self._lead = step.attrs["space"][0] if step.attrs["split"] else 0
         self._rows = body.rows
@@ -73,7 +73,7 @@ class Blocks:
         parts = self.begin()
         work = partial(self._work, views, parts, self._rows, 0)
         if self.shared:
-            self._crew.each(self._count, work)
+            self._pool.each(self._count, work)
         else:
             work(iter(range(self._count)))
         self.end(arrays, parts)
@@ -281,7 +281,7 @@ def _fold_products(x: Array, y: Array, out: Array) -> None:
 
 
 def _fold_block(ufunc: Any, axes: tuple[int, ...], x: Array, out: Array) -> None:
-    """Without BLAS, which would wait for the threads that the crew has at work."""
+    """Without BLAS, which would wait for the threads of the pool."""
     if ufunc is np.add and len(axes) == x.ndim and x.dtype.char in "fd":
         out[...] = whole_sum(x.reshape(-1))
     else:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import CodeType, FunctionType, TracebackType
 from typing import Any
 
-from distgrad.workers.calls import Call, nothing
+from distgrad.workers.calls import TapeCall, nothing
 
 #: A longer tape would take longer to compile than it saves in a hundred runs.
 LONGEST = 4096
@@ -28,7 +28,7 @@ Chunk = Callable[[list[Any]], None]
 class Straight:
     """The calls of a tape as functions of the slots. Slots in `static` have the same array in every run of an arena."""
 
-    def __init__(self, calls: Sequence[Call], static: Collection[int]):
+    def __init__(self, calls: Sequence[TapeCall], static: Collection[int]):
         names: dict[int, str] = {}
         self._functions: dict[str, Any] = {}
         for call in calls:
@@ -51,7 +51,7 @@ def failed_at(traceback: TracebackType | None) -> int:
     return 0 if traceback is None else max(traceback.tb_lineno - _FIRST, 0)
 
 
-def _code(calls: Sequence[Call], static: frozenset[int], names: dict[int, str]) -> CodeType:
+def _code(calls: Sequence[TapeCall], static: frozenset[int], names: dict[int, str]) -> CodeType:
     made: set[int] = set()
     loads: dict[int, None] = {}
     lines = []
@@ -64,7 +64,7 @@ def _code(calls: Sequence[Call], static: frozenset[int], names: dict[int, str]) 
     return next(const for const in module.co_consts if isinstance(const, CodeType))
 
 
-def _line(call: Call, static: frozenset[int], names: dict[int, str]) -> str:
+def _line(call: TapeCall, static: frozenset[int], names: dict[int, str]) -> str:
     """What changes from run to run is in the slots too, for other chunks and for the end."""
     out = "" if call.out in static else f"s{call.out} = slots[{call.out}] = "
     if call.run is nothing:

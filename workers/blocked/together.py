@@ -11,8 +11,8 @@ import numpy as np
 from distgrad.scheduler.program import Step
 from distgrad.workers.blocked.blocks import Blocks
 from distgrad.workers.calls import StepFailed
-from distgrad.workers.crew import Crew, Work
-from distgrad.workers.kernels.sharing import in_turn, shared
+from distgrad.workers.kernels.sharing import BlockRunner, in_turn, shared
+from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,17 +33,17 @@ class Together:
     """The calls of a stretch, called with all their arrays, into which they write. Threads share the items, and then
     the pieces of products that have nothing to do with them, so that no thread waits for the last item."""
 
-    def __init__(self, parts: Sequence[Part], lead: int, count: int, crew: Crew):
+    def __init__(self, parts: Sequence[Part], lead: int, count: int, pool: ThreadPool):
         self._products = [part for part in parts if part.cut is None]
         self._parts = [(part, tuple(zip(part.arrays, part.cut, strict=True))) for part in parts if part.cut is not None]
-        self._crew = crew
+        self._pool = pool
         size = lead // count if count else 0
         self._items = [slice(i * size, (i + 1) * size) for i in range(count if self._parts else 0)]
 
     def __call__(self, *arrays: Array) -> None:
         pieces = self._pieces(arrays)
         sums = [part.run.begin() if isinstance(part.run, Blocks) else [] for part, _ in self._parts]
-        self._crew.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces))
+        self._pool.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces))
         for (part, _), made in zip(self._parts, sums, strict=True):
             if isinstance(part.run, Blocks):
                 part.run.end([arrays[i] for i in part.arrays], made)
@@ -52,10 +52,10 @@ class Together:
         """The pieces into which products cut themselves, instead of what they would do with them."""
         found: list[Callable[[], None]] = []
 
-        def later(count: int, work: Work) -> None:
+        def later(count: int, work: BlockRunner) -> None:
             found.extend([partial(work, iter((i,))) for i in range(count)])
 
-        with shared(self._crew.size, later):
+        with shared(self._pool.size, later):
             for part in self._products:
                 _run(part.step, part.run, [arrays[i] for i in part.arrays])
         return found

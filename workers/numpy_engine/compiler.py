@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.registry import OPS, View, view_of
-from distgrad.result_buffers import LEASES, SMALLEST
+from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
 from distgrad.workers.arena import Layout
@@ -22,10 +22,10 @@ from distgrad.workers.blocked.blocks import Blocks, entry_of
 from distgrad.workers.blocked.into import into_of
 from distgrad.workers.blocked.stretches import Stretch, stretches
 from distgrad.workers.blocked.together import Part, Together
-from distgrad.workers.calls import Call, Filled, Kernel, Place, add_up, copied, item, nothing
-from distgrad.workers.crew import Crew
+from distgrad.workers.calls import Filled, Kernel, Place, TapeCall, add_up, copied, item, nothing
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.numpy_engine.destinations import contiguous, destinations, like, parts, small_terms
+from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,17 +37,17 @@ class Compiler:
     """Decides for every value where it lies, and for every step what is called."""
 
     def __init__(
-        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], crew: Crew
+        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], pool: ThreadPool
     ):
-        self.calls: list[Call] = []
-        self.views: list[Call] = []
+        self.calls: list[TapeCall] = []
+        self.views: list[TapeCall] = []
         self.places: list[Place] = []
         self.fixed: list[tuple[int, Any]] = []
         self.layout = Layout()
         self.slots: dict[int, int] = {}
         self.count = 0
         self._types = types
-        self._crew = crew
+        self._pool = pool
         self._gives = set(gives)
         self._static: set[int] = set()  # values whose slot is filled before a run
         self._root: dict[int, int] = {}  # value -> the value whose memory it sees
@@ -58,7 +58,7 @@ class Compiler:
         self._blocks: dict[int, Blocks] = {}
         self._stretches: list[_Under] = []
         self._stretch: _Under | None = None
-        steps, found = stretches(steps, types, self._last_uses(steps), crew.size, self._blocks_of)
+        steps, found = stretches(steps, types, self._last_uses(steps), pool.size, self._blocks_of)
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._last = self._last_uses(steps)
@@ -83,9 +83,9 @@ class Compiler:
             else:
                 self._stretch.next(step, self._root)
 
-    def played(self) -> list[Call]:
+    def played(self) -> list[TapeCall]:
         """The calls, with those of a stretch as one."""
-        played: list[Call] = []
+        played: list[TapeCall] = []
         done = 0
         for stretch in self._stretches:
             played += self.calls[done : stretch.begin]
@@ -105,8 +105,8 @@ class Compiler:
             self._give_back(place)
         self._let_go(stretch.found.start, stretch.found.stop)
 
-    def _as_one(self, stretch: _Under) -> list[Call]:
-        made: list[Call] = []
+    def _as_one(self, stretch: _Under) -> list[TapeCall]:
+        made: list[TapeCall] = []
         parts: list[int] = []
         for k in range(stretch.begin, stretch.end):
             if k in stretch.cuts:
@@ -118,7 +118,7 @@ class Compiler:
             made.append(self.calls[k])
         return made + self._joined(stretch, parts)
 
-    def _joined(self, stretch: _Under, parts: Sequence[int]) -> list[Call]:
+    def _joined(self, stretch: _Under, parts: Sequence[int]) -> list[TapeCall]:
         calls = [self.calls[k] for k in parts]
         if len(calls) < 2:
             return calls
@@ -127,10 +127,10 @@ class Compiler:
             Part(call.run, tuple([slots[slot] for slot in call.args]), stretch.cuts[k], call.step)
             for k, call in zip(parts, calls, strict=True)
         ]
-        run = Together(together, stretch.found.lead, stretch.found.items, self._crew)
-        return [Call(run, tuple(slots), self._new_slot(), calls[0].step)]
+        run = Together(together, stretch.found.lead, stretch.found.items, self._pool)
+        return [TapeCall(run, tuple(slots), self._new_slot(), calls[0].step)]
 
-    def _first(self, calls: Sequence[Call]) -> None:
+    def _first(self, calls: Sequence[TapeCall]) -> None:
         """Calls of every run that a stretch does not wait for: they make views, and arrays with nothing in them."""
         if self._stretch is not None:
             self._stretch.first.update(range(len(self.calls), len(self.calls) + len(calls)))
@@ -144,7 +144,7 @@ class Compiler:
 
     def _blocks_of(self, step: Step) -> Blocks:
         if id(step) not in self._blocks:
-            self._blocks[id(step)] = Blocks(step, self._types, self._crew)
+            self._blocks[id(step)] = Blocks(step, self._types, self._pool)
         return self._blocks[id(step)]
 
     # -- lives ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Compiler:
             if v in self._offset:
                 self.layout.give(self._offset.pop(v), self._nbytes(v))
             elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
-                self.calls += [Call(nothing, (), slot, None) for slot in self._fresh.pop(v)]
+                self.calls += [TapeCall(nothing, (), slot, None) for slot in self._fresh.pop(v)]
 
     def _nbytes(self, v: int) -> int:
         spec = self._types[v]
@@ -214,7 +214,7 @@ class Compiler:
         readers = body or (step,)
         ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(readers, v)}
         slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
-        self.calls.append(Call(run, tuple(slots), out, step))
+        self.calls.append(TapeCall(run, tuple(slots), out, step))
         if self._stretch is not None:
             self._stretch.copies += ordered.values()
             return
@@ -234,7 +234,7 @@ class Compiler:
         """A place for a copy of a value, row by row, and the call that makes it."""
         place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
         self.places.append(place)
-        copy = Call(copied, (place.slot, self.slots[v]), place.slot, None)
+        copy = TapeCall(copied, (place.slot, self.slots[v]), place.slot, None)
         if self._stretch is None or v not in (self._stretch.cut or ()):
             self._first([copy])
         else:
@@ -262,10 +262,10 @@ class Compiler:
         args = tuple([self.slots[v] for v in step.inputs])
         if isinstance(seen, tuple):
             whole = self._new_slot()
-            calls = [Call(kernel, args, whole, step)]
-            calls += [Call(partial(item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
+            calls = [TapeCall(kernel, args, whole, step)]
+            calls += [TapeCall(partial(item, k), (whole,), self._slot(v), step) for k, v in enumerate(step.outputs)]
         else:
-            calls = [Call(kernel, args, self._slot(step.outputs[0]), step)]
+            calls = [TapeCall(kernel, args, self._slot(step.outputs[0]), step)]
         self._look(calls, static)
         for k, (v, x) in enumerate(zip(step.outputs, seen if isinstance(seen, tuple) else (seen,), strict=True)):
             source = _seen(step, k)
@@ -279,7 +279,7 @@ class Compiler:
                 self._static.add(v)
         return True
 
-    def _look(self, views: Sequence[Call], static: bool) -> None:
+    def _look(self, views: Sequence[TapeCall], static: bool) -> None:
         if static:
             self.views += views
         else:
@@ -310,7 +310,7 @@ class Compiler:
         spec, table = self._types[v], self._new_slot()
         self.places.append(Place(table, self._tables[v], Spec((len(step.inputs), math.prod(spec.shape)), spec.dtype)))
         out = self._out(i, step, v, ())
-        self.calls.append(Call(add_up, (table, out), out, step))
+        self.calls.append(TapeCall(add_up, (table, out), out, step))
 
     def _sum(self, i: int, step: Step) -> None:
         """A sum of several is one addition after another."""
@@ -338,8 +338,8 @@ class Compiler:
         slot, spec = self._slot(v), self._types[v]
         self._root[v] = v
         if self._last[v] == self._end:
-            empty = np.empty if self._nbytes(v) < SMALLEST else LEASES.empty
-            self._first([Call(partial(empty, spec.shape, spec.dtype), (), slot, step)])
+            empty = np.empty if self._nbytes(v) < MIN_BUFFER_BYTES else RESULT_BUFFERS.empty
+            self._first([TapeCall(partial(empty, spec.shape, spec.dtype), (), slot, step)])
             return slot
         self._offset[v] = self._place(i, step, v, overwritable)
         self._static.add(v)
@@ -354,7 +354,7 @@ class Compiler:
             self._out(i, step, part.target, ())
         static = part.target in self._static
         slot = self._slot(v)
-        self._look([Call(part.of, (self.slots[part.target],), slot, step)], static)
+        self._look([TapeCall(part.of, (self.slots[part.target],), slot, step)], static)
         self._root[v] = part.target
         self._strides[v] = part.of(like(self._types[part.target])).strides
         if static:
@@ -367,8 +367,8 @@ class Compiler:
         for v, part in zip(step.inputs, parts(step, self._types) or (), strict=True):
             if self._root[v] != target:
                 at = self._new_slot()
-                self._look([Call(part.of, (self.slots[target],), at, step)], target in self._static)
-                self.calls.append(Call(copied, (at, self.slots[v]), at, step))
+                self._look([TapeCall(part.of, (self.slots[target],), at, step)], target in self._static)
+                self.calls.append(TapeCall(copied, (at, self.slots[v]), at, step))
                 self._note_cuts((v, v))
 
     def _place(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
@@ -390,11 +390,11 @@ class Compiler:
         self._call(run, step.inputs, out, step)
         for k, v in enumerate(step.outputs):
             if several:
-                self.calls.append(Call(partial(item, k), (out,), self._slot(v), step))
+                self.calls.append(TapeCall(partial(item, k), (out,), self._slot(v), step))
             self._root[v] = v
             self._fresh[v] = [self.slots[v]]
         if several:
-            self.calls.append(Call(nothing, (), out, None))
+            self.calls.append(TapeCall(nothing, (), out, None))
 
 
 class _Under:

@@ -21,11 +21,11 @@ from distgrad.workers.arena import ARENAS, Arena
 from distgrad.workers.blocked.into import into_of
 from distgrad.workers.blocked.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
 from distgrad.workers.calls import StepFailed
-from distgrad.workers.crew import Crew
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.numpy_engine.compiler import Compiler
-from distgrad.workers.task_monitor import Watch
+from distgrad.workers.task_monitor import TaskMonitor
+from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,15 +43,15 @@ class Tape:
         types: of all values of the program.
         reads: the values that come in; their arrays are never written into.
         gives: the values that go out; their arrays belong to the caller, except for those that came in.
-        crew: the threads that share fused steps.
+        pool: the threads that share fused steps.
     """
 
     def __init__(
-        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], crew: Crew
+        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], pool: ThreadPool
     ):
-        made = Compiler(steps, types, reads, gives, crew)
-        self._crew = crew
-        self._shares = crew.size > 1 and any(step.type in USES_BLAS for step in steps)
+        made = Compiler(steps, types, reads, gives, pool)
+        self._pool = pool
+        self._shares = pool.size > 1 and any(step.type in USES_BLAS for step in steps)
         #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
         self.calls, self._played = made.calls, made.played()
         self.nbytes = made.layout.size
@@ -65,27 +65,27 @@ class Tape:
         static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
         self._straight = Straight(self._played, static) if len(self._played) <= LONGEST else None
 
-    def run(self, given: Sequence[Array], watch: Watch | None = None) -> list[Array]:
+    def run(self, given: Sequence[Array], monitor: TaskMonitor | None = None) -> list[Array]:
         arena = ARENAS.take()  # given back after a run that ended well: after another, somebody may still write into it
         before, chunks = self._bound(arena)
         slots = before.copy()
         for slot, x in zip(self._given, given, strict=True):
             slots[slot] = x if x.flags.c_contiguous else np.asarray(x, order="C")
-        with shared(self._crew.size, self._crew.each) if self._shares else _NOTHING:
-            if chunks is None or watch is not None:
-                self._play(slots, watch)
+        with shared(self._pool.size, self._pool.each) if self._shares else _NOTHING:
+            if chunks is None or monitor is not None:
+                self._play(slots, monitor)
             else:
                 self._play_straight(slots, chunks)
         leaving = [slots[slot] for slot in self._leaving]
         ARENAS.give(arena)
         return leaving
 
-    def _play(self, slots: list[Any], watch: Watch | None) -> None:
+    def _play(self, slots: list[Any], monitor: TaskMonitor | None) -> None:
         step = None
         try:
-            for run, args, out, step in self._played if watch is None else self.calls:
-                if watch is not None:
-                    watch.before(step)
+            for run, args, out, step in self._played if monitor is None else self.calls:
+                if monitor is not None:
+                    monitor.before(step)
                 slots[out] = run(*[slots[i] for i in args])
         except StepFailed:
             raise

@@ -26,10 +26,10 @@ from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
 from distgrad.scheduler.cost.cutting import BLOCK
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
-from distgrad.workers.crew import crew
 from distgrad.workers.kernels.products import product
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.numpy_engine.tape import Tape
+from distgrad.workers.thread_pool import thread_pool
 
 #: Of the files. A change of what a rate means is a new number, and the machine is measured again.
 FORMAT = 3
@@ -287,7 +287,7 @@ def _overheads(each: float) -> dict[str, float]:
 
     count, x = 1000, np.ones(16, np.float32)
     steps = [Step("Mul", (i, i + 1), (i + 2,), {}, (), UNKNOWN, "calibration") for i in range(count)]
-    tape = Tape(steps, [Spec(x.shape, x.dtype)] * (count + 2), (0, 1), (count + 1,), crew(1))
+    tape = Tape(steps, [Spec(x.shape, x.dtype)] * (count + 2), (0, 1), (count + 1,), thread_pool(1))
     with ThreadPoolExecutor(1) as pool:
         trip = usual(lambda: pool.submit(int).result(), each)
     return {"kernel_seconds": usual(lambda: tape.run([x, x]), each) / count, "task_seconds": trip}
@@ -301,7 +301,7 @@ def _gained(threads: int, each: float) -> float:
     m, k, n = SHARED
     a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
     alone = usual(lambda: np.matmul(a, b, out=out), 2 * each)
-    with shared(threads, crew(threads).each):
+    with shared(threads, thread_pool(threads).each):
         together = usual(lambda: product(a, b, out), 3 * each)
     return (alone / together - 1) / (threads - 1)
 
@@ -318,5 +318,5 @@ def _handing_over(threads: int, each: float) -> float:
                 np.multiply(x, y, out)
 
     alone = usual(lambda: work(iter(range(blocks))), each)
-    together = usual(lambda: crew(threads).each(blocks, work), each)
+    together = usual(lambda: thread_pool(threads).each(blocks, work), each)
     return max(together - alone / threads, 0.0) / (blocks * calls)

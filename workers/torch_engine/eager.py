@@ -21,15 +21,15 @@ from distgrad.workers.backends.torch import hand_out, on_cpu
 from distgrad.workers.blocked.blocks import picker
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.kernels import lookup
-from distgrad.workers.task_monitor import Watch
-from distgrad.workers.torch_engine.fused import FUSED, OVER
+from distgrad.workers.task_monitor import TaskMonitor
+from distgrad.workers.torch_engine.fused import FUSED_KERNELS, OVER
 from distgrad.workers.torch_engine.rules import rewrite
-from distgrad.workers.torch_engine.steps import Work
+from distgrad.workers.torch_engine.steps import TorchStep
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class _Call(NamedTuple):
+class _Instruction(NamedTuple):
     """What `run` makes of the slots that `pick` takes goes into those of `out`; then those of `dead` are emptied."""
 
     run: Callable[..., Any]
@@ -59,15 +59,17 @@ class Eager:
         for v, x in constants.items():
             self._slots[slots[v]] = backend.to_device(x)
 
-    def run(self, given: Sequence[Any], watch: Watch | None = None, there: list[Any] | None = None) -> list[Array]:
+    def run(
+        self, given: Sequence[Any], monitor: TaskMonitor | None = None, there: list[Any] | None = None
+    ) -> list[Array]:
         """From arrays of NumPy or of the library to NumPy's; `there` gets the results as the library has them."""
         slots, move = self._slots.copy(), self._backend.extras.mover()
         for slot, x in zip(self._given, given, strict=True):
             slots[slot] = move(x) if isinstance(x, np.ndarray) else x
         for run, pick, out, dead, step in self.calls:
             try:
-                if watch is not None:
-                    watch.before(step)
+                if monitor is not None:
+                    monitor.before(step)
                 made = run(*pick(slots))
             except Exception as e:
                 raise StepFailed(step) from e
@@ -82,21 +84,21 @@ class Eager:
             return hand_out(self._backend.extras, leaving)
         return [self._backend.to_numpy(x) for x in leaving]
 
-    def _works(self, steps: Sequence[Step], constants: dict[int, Array], kept: set[int]) -> list[Work]:
+    def _works(self, steps: Sequence[Step], constants: dict[int, Array], kept: set[int]) -> list[TorchStep]:
         if self._backend.name == "torch":
             return rewrite(steps, self._types, constants, kept, on_cpu())
-        return [Work(step.type, step.inputs, step.outputs, step.attrs, step) for step in steps]
+        return [TorchStep(step.type, step.inputs, step.outputs, step.attrs, step) for step in steps]
 
-    def _call(self, work: Work, dead: Sequence[int], slots: dict[int, int]) -> _Call:
+    def _call(self, work: TorchStep, dead: Sequence[int], slots: dict[int, int]) -> _Instruction:
         inputs = work.inputs if work.over is None else (work.inputs[work.over], *work.inputs)
         out, gone = tuple([slots[v] for v in work.outputs]), tuple([slots[v] for v in dead])
-        return _Call(self._kernel(work), picker([slots[v] for v in inputs]), out, gone, work.step)
+        return _Instruction(self._kernel(work), picker([slots[v] for v in inputs]), out, gone, work.step)
 
-    def _kernel(self, work: Work) -> Callable[..., Any]:
+    def _kernel(self, work: TorchStep) -> Callable[..., Any]:
         if work.over is not None:
             return partial(OVER[work.type], **work.attrs) if work.attrs else OVER[work.type]
-        if work.type in FUSED:
-            return partial(FUSED[work.type], self._backend.xp, **work.attrs)
+        if work.type in FUSED_KERNELS:
+            return partial(FUSED_KERNELS[work.type], self._backend.xp, **work.attrs)
         if OPS[work.type].kernel is None:
             return partial(lookup(self._backend.name, work.type), self._backend.xp, **work.attrs)
         return partial(self._user_op, OPS[work.type], work.step, [self._types[v] for v in work.outputs])
@@ -107,7 +109,7 @@ class Eager:
         return [self._backend.to_device(x) for x in reference.apply(op, arrays, step.attrs, specs)]
 
 
-def _dead_after(works: Sequence[Work], kept: set[int]) -> list[list[int]]:
+def _dead_after(works: Sequence[TorchStep], kept: set[int]) -> list[list[int]]:
     """For each piece of work, the values that nothing needs after it."""
     last = {v: i for i, work in enumerate(works) for v in (*work.inputs, *work.outputs) if v not in kept}
     dead: list[list[int]] = [[] for _ in works]

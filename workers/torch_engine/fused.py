@@ -110,7 +110,7 @@ def cross_entropy_grad(xp: Any, g: Any, logs: Any, labels: Any) -> Any:
     return made.mul_(g[..., None])
 
 
-FUSED: dict[str, Kernel] = {
+FUSED_KERNELS: dict[str, Kernel] = {
     "Attention": attention, "AttentionGrad": attention_grad, "ConvBias": conv_bias, "CrossEntropy": cross_entropy,
     "CrossEntropyGrad": cross_entropy_grad, "Dense": dense, "GeluSlope": gelu_slope, "Norm": norm,
     "NormGrad": norm_grad, "View": view,

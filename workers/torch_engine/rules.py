@@ -1,6 +1,6 @@
-"""The groups of steps that torch has one kernel for, and how they are found.
+"""Peephole rules: groups of steps that torch has one kernel for.
 
-Each rule changes `Works` where its group is found whole: everything that the group makes inside is read by it alone.
+A rule replaces a group of `TorchSteps` only if nothing outside the group reads its intermediate values.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 
 from distgrad.scheduler.program import Step
 from distgrad.types import Shape, Spec
-from distgrad.workers.torch_engine.steps import Array, Work, Works, write_over
+from distgrad.workers.torch_engine.steps import Array, TorchStep, TorchSteps, write_over
 
 _FLOATS = ("float32", "float64")
 
 
 def rewrite(
     steps: Sequence[Step], types: Sequence[Spec], constants: Mapping[int, Array], kept: set[int], cpu: bool
-) -> list[Work]:
+) -> list[TorchStep]:
     """The work of a task on torch. With `cpu`, also by kernels that are there for the CPU alone."""
-    works = Works(steps, types, constants, kept)
+    works = TorchSteps(steps, types, constants, kept)
     if cpu:
         for i in works.of("Softmax"):
             attention(works, i)
@@ -54,7 +54,7 @@ class _Scores(NamedTuple):
     steps: tuple[int, ...]
 
 
-def attention(works: Works, i: int) -> None:
+def attention(works: TorchSteps, i: int) -> None:
     """softmax(mask(q @ k.T * scale)) @ v, without a mask or with that of what came before, and its gradients."""
     (weights,), softmax = works.at[i].outputs, works.at[i]
     scores, product = _scores(works, softmax.inputs[0]), _mixed(works, weights)
@@ -71,12 +71,12 @@ def attention(works: Works, i: int) -> None:
     attrs, sums = {"transposed": scores.transposed, "causal": scores.causal, "scale": scores.scale}, works.new_value()
     if back:
         step, more = works.at[back.first].step, {**attrs, "turned": back.turned}
-        work = Work("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, more, step)
+        work = TorchStep("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, more, step)
         works.replace(places, back.first, work)
-    works.replace(forward, product, Work("Attention", inputs, (out, sums), attrs, softmax.step))
+    works.replace(forward, product, TorchStep("Attention", inputs, (out, sums), attrs, softmax.step))
 
 
-def _mixed(works: Works, weights: int) -> int | None:
+def _mixed(works: TorchSteps, weights: int) -> int | None:
     """The place of weights @ v."""
     plain = {"transpose_a": False, "transpose_b": False}
     found = [i for i in works.users(weights, "MatMul") if works.at[i].inputs[0] == weights]
@@ -84,7 +84,7 @@ def _mixed(works: Works, weights: int) -> int | None:
     return found[0] if len(found) == 1 else None
 
 
-def _scores(works: Works, v: int) -> _Scores | None:
+def _scores(works: TorchSteps, v: int) -> _Scores | None:
     steps, causal, scale = [], False, 1.0
     if (i := works.maker(v, "Select")) is not None and _is_mask(works, works.at[i], -np.inf):
         steps, causal, v = [i], True, works.at[i].inputs[1]
@@ -96,7 +96,7 @@ def _scores(works: Works, v: int) -> _Scores | None:
     return _Scores(q, k, not works.at[i].attrs["transpose_b"], causal, scale, (*steps, i))
 
 
-def _is_mask(works: Works, select: Work, otherwise: float) -> bool:
+def _is_mask(works: TorchSteps, select: TorchStep, otherwise: float) -> bool:
     """Whether this leaves what lies on or below the diagonal, and sets the rest."""
     mask, _, other = select.inputs
     x = works.constants.get(mask)
@@ -104,7 +104,7 @@ def _is_mask(works: Works, select: Work, otherwise: float) -> bool:
     return causal and works.scalar(other) == otherwise
 
 
-def _scaled(works: Works, product: Work) -> tuple[int, float] | None:
+def _scaled(works: TorchSteps, product: TorchStep) -> tuple[int, float] | None:
     """x and c of a product x * c with a constant."""
     for x, c in (product.inputs, product.inputs[::-1]):
         if (scale := works.scalar(c)) is not None and works.types[x] == works.types[product.outputs[0]]:
@@ -112,7 +112,7 @@ def _scaled(works: Works, product: Work) -> tuple[int, float] | None:
     return None
 
 
-def _fits(works: Works, scores: _Scores, v: int) -> bool:
+def _fits(works: TorchSteps, scores: _Scores, v: int) -> bool:
     """Whether the kernel takes these: batches of heads of the same size, and with a mask as many keys as queries."""
     q, k, values = (works.types[x] for x in (scores.q, scores.k, v))
     shape = (*k.shape[:-2], k.shape[-1], k.shape[-2]) if scores.transposed else k.shape
@@ -133,7 +133,7 @@ class _Back(NamedTuple):
     steps: tuple[int, ...]
 
 
-def _attention_grad(works: Works, scores: _Scores, weights: int, v: int) -> _Back | None:
+def _attention_grad(works: TorchSteps, scores: _Scores, weights: int, v: int) -> _Back | None:
     softmax = works.user(weights, "SoftmaxGrad")
     if softmax is None or works.at[softmax].inputs[1] != weights:
         return None
@@ -160,16 +160,16 @@ def _attention_grad(works: Works, scores: _Scores, weights: int, v: int) -> _Bac
     return _Back(g, (dq, dk, dv), turned is not None, min(dweights, of_v), (*steps, of_q, of_k, of_v))
 
 
-def _product(works: Works, a: int, b: int, transpose_a: bool, transpose_b: bool) -> int | None:
+def _product(works: TorchSteps, a: int, b: int, transpose_a: bool, transpose_b: bool) -> int | None:
     found = [i for i in works.users(a, "MatMul") if _is_product(works.at[i], a, b, transpose_a, transpose_b)]
     return found[0] if len(found) == 1 else None
 
 
-def _is_product(work: Work, a: int, b: int, transpose_a: bool, transpose_b: bool) -> bool:
+def _is_product(work: TorchStep, a: int, b: int, transpose_a: bool, transpose_b: bool) -> bool:
     return work.inputs == (a, b) and work.attrs == {"transpose_a": transpose_a, "transpose_b": transpose_b}
 
 
-def view(works: Works, i: int) -> None:
+def view(works: TorchSteps, i: int) -> None:
     """A transpose that attention alone reads needs no copy: attention takes rows wherever they lie."""
     users = works.users(works.at[i].outputs[0])
     if users and all(works.at[j].type in ("Attention", "AttentionGrad") for j in users):
@@ -179,7 +179,7 @@ def view(works: Works, i: int) -> None:
 # -- normalisation -----------------------------------------------------------------------------------------------
 
 
-def layer_norm(works: Works, i: int) -> None:
+def layer_norm(works: TorchSteps, i: int) -> None:
     """normalise(x) * gamma + beta with its gradients. Where more than that is read, the statistics alone are shared."""
     work, (y,) = works.at[i], works.at[i].outputs
     shape, axes = works.types[y].shape, len(work.attrs["axis"])
@@ -192,11 +192,11 @@ def layer_norm(works: Works, i: int) -> None:
         _share(works, i, grads)
 
 
-def _is_norm_grad(grad: Work, norm: Work) -> bool:
+def _is_norm_grad(grad: TorchStep, norm: TorchStep) -> bool:
     return grad.inputs[1:] == norm.inputs and grad.attrs == norm.attrs
 
 
-def _share(works: Works, i: int, grads: Sequence[int]) -> None:
+def _share(works: TorchSteps, i: int, grads: Sequence[int]) -> None:
     norm, statistics = works.at[i], (works.new_value(), works.new_value())
     axes = len(norm.attrs["axis"])
     works.replace((), i, norm._replace(type="Norm", outputs=(*norm.outputs, *statistics)))
@@ -207,7 +207,7 @@ def _share(works: Works, i: int, grads: Sequence[int]) -> None:
             works.replace((), j, works.at[j]._replace(type="NormGrad", inputs=inputs, attrs=attrs))
 
 
-def _affine(works: Works, i: int, grads: Sequence[int]) -> bool:
+def _affine(works: TorchSteps, i: int, grads: Sequence[int]) -> bool:
     norm, (y,) = works.at[i], works.at[i].outputs
     axes = len(norm.attrs["axis"])
     inner = works.types[y].shape[-axes:]
@@ -229,9 +229,9 @@ def _affine(works: Works, i: int, grads: Sequence[int]) -> bool:
     statistics = (works.new_value(), works.new_value())
     if found:
         attrs, read = {"axes": axes, "wanted": found.wanted}, (found.g, *norm.inputs, *statistics, gamma)
-        work = Work("NormGrad", read, found.outputs, attrs, works.at[grads[0]].step)
+        work = TorchStep("NormGrad", read, found.outputs, attrs, works.at[grads[0]].step)
         works.replace(found.steps, min(found.steps), work)
-    works.replace(group, shift, Work("Norm", inputs, (out, *statistics), norm.attrs, norm.step))
+    works.replace(group, shift, TorchStep("Norm", inputs, (out, *statistics), norm.attrs, norm.step))
     return True
 
 
@@ -239,7 +239,7 @@ def _affine(works: Works, i: int, grads: Sequence[int]) -> bool:
 _NONE: tuple[int, tuple[int, ...], tuple[int, ...]] = (-1, (), ())
 
 
-def _along(works: Works, work: Work, x: int, shape: Shape) -> int | None:
+def _along(works: TorchSteps, work: TorchStep, x: int, shape: Shape) -> int | None:
     """The other input of x * p or x + p, if it has this shape, with or without ones before it."""
     if len(work.inputs) != 2 or x not in work.inputs or works.types[x] != works.types[work.outputs[0]]:
         return None
@@ -258,7 +258,7 @@ class _NormBack(NamedTuple):
     steps: tuple[int, ...]
 
 
-def _affine_grad(works: Works, grad: int, y: int, gamma: int, inner: Shape) -> _NormBack | None:
+def _affine_grad(works: TorchSteps, grad: int, y: int, gamma: int, inner: Shape) -> _NormBack | None:
     scaled = works.maker(works.at[grad].inputs[0], "Mul")
     if scaled is None or gamma not in works.at[scaled].inputs:
         return None
@@ -275,7 +275,7 @@ def _affine_grad(works: Works, grad: int, y: int, gamma: int, inner: Shape) -> _
     return _NormBack(g, outputs, wanted, (scaled, *(i for group in groups for i in group)))
 
 
-def _sums(works: Works, v: int, axes: tuple[int, ...]) -> list[int]:
+def _sums(works: TorchSteps, v: int, axes: tuple[int, ...]) -> list[int]:
     attrs = {"axis": axes, "keepdims": False}
     return [i for i in works.users(v, "Sum") if axes and works.at[i].attrs == attrs]
 
@@ -283,14 +283,14 @@ def _sums(works: Works, v: int, axes: tuple[int, ...]) -> list[int]:
 # -- pairs -------------------------------------------------------------------------------------------------------
 
 
-def dense(works: Works, i: int) -> None:
+def dense(works: TorchSteps, i: int) -> None:
     """x @ w + b, with one matrix w."""
     x, w = (works.types[v].shape for v in works.at[i].inputs)
     if len(w) == 2 <= len(x) and not (len(x) > 2 and works.at[i].attrs["transpose_a"]):
         biased(works, i, "Dense")
 
 
-def biased(works: Works, i: int, kind: str) -> None:
+def biased(works: TorchSteps, i: int, kind: str) -> None:
     """conv2d(x, w) + b, or x @ w + b."""
     (y,) = works.at[i].outputs
     add = works.user(y)
@@ -299,10 +299,10 @@ def biased(works: Works, i: int, kind: str) -> None:
     bias = _along(works, works.at[add], y, works.types[y].shape[-1:])
     work, outputs = works.at[i], works.at[add].outputs
     if bias is not None and works.closed({i, add}, (*work.inputs, bias), outputs):
-        works.replace((i,), add, Work(kind, (*work.inputs, bias), outputs, work.attrs, work.step))
+        works.replace((i,), add, TorchStep(kind, (*work.inputs, bias), outputs, work.attrs, work.step))
 
 
-def gelu(works: Works, i: int) -> None:
+def gelu(works: TorchSteps, i: int) -> None:
     """By the formula with tanh: the slope is made with the value, of what both need."""
     value, (x,) = works.at[i], works.at[i].inputs
     grads = [j for j in works.users(x, "GeluGrad") if works.at[j].inputs[1] == x and works.at[j].attrs == value.attrs]
@@ -314,7 +314,7 @@ def gelu(works: Works, i: int) -> None:
         works.replace((), j, works.at[j]._replace(type="Mul", inputs=(works.at[j].inputs[0], slope), attrs={}))
 
 
-def cross_entropy(works: Works, i: int) -> None:
+def cross_entropy(works: TorchSteps, i: int) -> None:
     """The loss and its gradient read the same log-softmax."""
     loss, kind = works.at[i], "SparseSoftmaxCrossEntropyWithLogitsGrad"
     grads = [j for j in works.users(loss.inputs[0], kind) if works.at[j].inputs[1:] == loss.inputs]

@@ -16,12 +16,12 @@ from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.kernels.table import KERNELS_OF
-from distgrad.workers.torch_engine.fused import FUSED, OVER
+from distgrad.workers.torch_engine.fused import FUSED_KERNELS, OVER
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Work(NamedTuple):
+class TorchStep(NamedTuple):
     """One call: an op type or one of fused.py, what it reads and makes by value id."""
 
     type: str
@@ -34,7 +34,7 @@ class Work(NamedTuple):
     over: int | None = None
 
 
-class Works:
+class TorchSteps:
     """The work of a task by place, in order, with indices to find groups by.
 
     Args:
@@ -47,7 +47,7 @@ class Works:
     def __init__(
         self, steps: Sequence[Step], types: Sequence[Spec], constants: Mapping[int, Array], kept: Collection[int]
     ):
-        self.at = {i: Work(s.type, s.inputs, s.outputs, s.attrs, s) for i, s in enumerate(steps)}
+        self.at = {i: TorchStep(s.type, s.inputs, s.outputs, s.attrs, s) for i, s in enumerate(steps)}
         self.types, self.constants, self.kept = types, constants, kept
         self._made = {v: i for i, work in self.at.items() for v in work.outputs}
         self._used: dict[int, list[int]] = {}
@@ -55,7 +55,7 @@ class Works:
             self._use(i, work)
         self._next = len(types)
 
-    def _use(self, i: int, work: Work) -> None:
+    def _use(self, i: int, work: TorchStep) -> None:
         for v in dict.fromkeys(work.inputs):
             self._used.setdefault(v, []).append(i)
 
@@ -93,8 +93,8 @@ class Works:
         alone = [all(i in group for i in self._used.get(v, ())) for v in inner]
         return all(alone) and not any(v in self.kept or v in inputs for v in inner)
 
-    def replace(self, gone: Iterable[int], at: int, work: Work) -> None:
-        """Work at a place, instead of that at the places `gone`."""
+    def replace(self, gone: Iterable[int], at: int, work: TorchStep) -> None:
+        """TorchStep at a place, instead of that at the places `gone`."""
         for i in dict.fromkeys((*gone, at)):
             if i in self.at:
                 old = self.at[i] if i == at else self.at.pop(i)
@@ -111,25 +111,25 @@ class Works:
 _FRESH = frozenset((Kind.ROWWISE, Kind.CONVOLUTION))
 
 
-def _is_fresh(work: Work) -> bool:
+def _is_fresh(work: TorchStep) -> bool:
     """Whether the result has memory of its own. If not, it may see that of any input: so may a generic kernel's."""
     kind = kind_of(work.type)
     if kind is Kind.ELEMENTWISE:
         return work.type in KERNELS_OF["torch"] and not (work.type == "AddN" and len(work.inputs) == 1)
     if kind is Kind.REDUCTION:
         return work.type in KERNELS_OF["torch"] and bool(work.attrs["axis"])
-    if work.type in FUSED:
+    if work.type in FUSED_KERNELS:
         return work.type != "View"
     return kind in _FRESH or work.type == "MatMul" or work.type == "Gather"
 
 
-def _is_elementwise(work: Work) -> bool:
+def _is_elementwise(work: TorchStep) -> bool:
     """Whether it can be computed into any tensor of the result's type, also into one that it reads. A sum of more than
     two is computed in turns, and reads its inputs after it has begun to write."""
     return work.type in OVER and (work.type != "AddN" or len(work.inputs) == 2)
 
 
-def write_over(works: Sequence[Work], types: Sequence[Spec], kept: Collection[int]) -> list[Work]:
+def write_over(works: Sequence[TorchStep], types: Sequence[Spec], kept: Collection[int]) -> list[TorchStep]:
     """The same work, where elementwise results take the place of an input of their type that dies with it."""
     memory = _memories(works)
     fresh = {v for work in works if _is_fresh(work) for v in work.outputs if v < len(types)}
@@ -141,7 +141,7 @@ def write_over(works: Sequence[Work], types: Sequence[Spec], kept: Collection[in
         alone = all(memory(w) != memory(u) for w in work.inputs if w != u)
         return u in fresh and last[memory(u)] == i and alone and types[u] == types[work.outputs[0]]
 
-    def placed(i: int, work: Work) -> Work:
+    def placed(i: int, work: TorchStep) -> TorchStep:
         if not _is_elementwise(work):
             return work
         return work._replace(over=next((k for k, u in enumerate(work.inputs) if is_free(i, u)), None))
@@ -149,7 +149,7 @@ def write_over(works: Sequence[Work], types: Sequence[Spec], kept: Collection[in
     return [placed(i, work) for i, work in enumerate(works)]
 
 
-def _memories(works: Sequence[Work]) -> Callable[[int], int]:
+def _memories(works: Sequence[TorchStep]) -> Callable[[int], int]:
     """What names the memory of a value: values that may see the same have the same name."""
     above: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""The crew: every block is run once, errors arrive, and whatever happened, the next work finds it ready."""
+"""The pool: every block is run once, errors arrive, and whatever happened, the next work finds it ready."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from distgrad.workers.crew import Crew, Work, crew
+from distgrad.workers.kernels.sharing import BlockRunner
+from distgrad.workers.thread_pool import ThreadPool, thread_pool
 
 SIZES = [1, 2, 4]
 
 
 @pytest.fixture
-def four() -> Iterator[Crew]:
-    made = Crew(4)
+def four() -> Iterator[ThreadPool]:
+    made = ThreadPool(4)
     yield made
     made.close()
 
 
-def collecting(into: list[int]) -> Work:
+def collecting(into: list[int]) -> BlockRunner:
     return lambda numbers: into.extend(numbers)
 
 
@@ -29,12 +30,12 @@ def collecting(into: list[int]) -> Work:
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 100])
 def test_every_block_is_run_once(size: int, count: int) -> None:
     done: list[int] = []
-    crew(size).each(count, collecting(done))
+    thread_pool(size).each(count, collecting(done))
     assert sorted(done) == list(range(count))
 
 
-def meeting(parties: int, done: list[str]) -> Work:
-    """Work that ends only when so many threads are at it at the same time."""
+def meeting(parties: int, done: list[str]) -> BlockRunner:
+    """A runner that ends only when this many threads run it at the same time."""
     barrier = threading.Barrier(parties, timeout=60)
 
     def work(numbers: Iterator[int]) -> None:
@@ -45,20 +46,20 @@ def meeting(parties: int, done: list[str]) -> Work:
     return work
 
 
-def test_all_threads_take_part_and_the_caller_is_one_of_them(four: Crew) -> None:
+def test_all_threads_take_part_and_the_caller_is_one_of_them(four: ThreadPool) -> None:
     done: list[str] = []
     four.each(4, meeting(4, done))
     assert len(done) == 4
     assert threading.current_thread().name in done
 
 
-def test_no_more_threads_are_woken_up_than_there_are_blocks(four: Crew) -> None:
+def test_no_more_threads_are_woken_up_than_there_are_blocks(four: ThreadPool) -> None:
     before = set(threading.enumerate())
     four.each(2, meeting(2, []))
     assert len(set(threading.enumerate()) - before) == 1
 
 
-def test_an_error_of_another_thread_arrives(four: Crew) -> None:
+def test_an_error_of_another_thread_arrives(four: ThreadPool) -> None:
     here, barrier = threading.get_ident(), threading.Barrier(4, timeout=60)
 
     def work(numbers: Iterator[int]) -> None:
@@ -71,7 +72,7 @@ def test_an_error_of_another_thread_arrives(four: Crew) -> None:
         four.each(4, work)
 
 
-def failing(error: BaseException) -> Work:
+def failing(error: BaseException) -> BlockRunner:
     here = threading.get_ident()
 
     def work(numbers: Iterator[int]) -> None:
@@ -82,7 +83,7 @@ def failing(error: BaseException) -> Work:
     return work
 
 
-def test_after_an_error_no_further_block_is_begun(four: Crew) -> None:
+def test_after_an_error_no_further_block_is_begun(four: ThreadPool) -> None:
     done: list[int] = []
 
     def work(numbers: Iterator[int]) -> None:
@@ -96,8 +97,8 @@ def test_after_an_error_no_further_block_is_begun(four: Crew) -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), KeyboardInterrupt()], ids=repr)
-def test_after_an_error_of_the_caller_nobody_is_at_work_and_the_crew_is_ready(
-    four: Crew, error: BaseException
+def test_after_an_error_of_the_caller_nobody_is_at_work_and_the_pool_is_ready(
+    four: ThreadPool, error: BaseException
 ) -> None:
     with pytest.raises(type(error)):
         four.each(100, failing(error))
@@ -106,7 +107,7 @@ def test_after_an_error_of_the_caller_nobody_is_at_work_and_the_crew_is_ready(
     assert len(done) == 4
 
 
-def test_work_inside_of_work_is_done_alone(four: Crew) -> None:
+def test_work_inside_of_work_is_done_alone(four: ThreadPool) -> None:
     inner: list[tuple[int, int]] = []
 
     def outer(numbers: Iterator[int]) -> None:
@@ -117,7 +118,7 @@ def test_work_inside_of_work_is_done_alone(four: Crew) -> None:
     assert sorted(inner) == [(n, m) for n in range(4) for m in range(3)]
 
 
-def test_a_second_caller_works_alone_while_the_crew_is_busy(four: Crew) -> None:
+def test_a_second_caller_works_alone_while_the_pool_is_busy(four: ThreadPool) -> None:
     begun, end = threading.Event(), threading.Event()
 
     def long(numbers: Iterator[int]) -> None:
@@ -135,7 +136,7 @@ def test_a_second_caller_works_alone_while_the_crew_is_busy(four: Crew) -> None:
     assert names == [threading.current_thread().name] * 5
 
 
-def test_other_threads_warn_of_nothing_either(four: Crew) -> None:
+def test_other_threads_warn_of_nothing_either(four: ThreadPool) -> None:
     barrier = threading.Barrier(4, timeout=60)
     settings: list[set[str]] = []
 
@@ -150,9 +151,9 @@ def test_other_threads_warn_of_nothing_either(four: Crew) -> None:
     assert settings == [{"ignore"}] * 4
 
 
-def test_a_crew_that_is_gone_leaves_no_thread() -> None:
+def test_a_pool_that_is_gone_leaves_no_thread() -> None:
     before = set(threading.enumerate())
-    made = Crew(3)
+    made = ThreadPool(3)
     made.each(3, meeting(3, []))
     started = set(threading.enumerate()) - before
     assert len(started) == 2
@@ -162,11 +163,11 @@ def test_a_crew_that_is_gone_leaves_no_thread() -> None:
     assert not any(thread.is_alive() for thread in started)
 
 
-def test_there_is_one_crew_of_a_size() -> None:
-    assert crew(2) is crew(2)
+def test_there_is_one_pool_of_a_size() -> None:
+    assert thread_pool(2) is thread_pool(2)
 
 
-def test_waiting_threads_keep_nothing_alive(four: Crew) -> None:
+def test_waiting_threads_keep_nothing_alive(four: ThreadPool) -> None:
     class Held: ...
 
     held = Held()

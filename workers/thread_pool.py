@@ -1,7 +1,7 @@
-"""A crew: the threads that share the blocks of one fused step.
+"""ThreadPool: threads that share the blocks of one step.
 
-Blocks are handed out one by one, so a thread that the system holds up takes fewer. Which thread runs a block changes no
-bit: what blocks make is put together by their number.
+Each thread takes the next block when it is free, so a slow thread takes fewer. Results do not depend on which thread
+runs a block: partial results are combined in the order of block numbers.
 """
 
 from __future__ import annotations
@@ -9,41 +9,38 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
 from functools import cache
 from queue import SimpleQueue
 
 import numpy as np
 
-#: Takes the numbers of blocks from the iterator and runs them.
-Work = Callable[[Iterator[int]], None]
+from distgrad.workers.kernels.sharing import BlockRunner
+
+_pools: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()
-
-
-class Crew:
-    """`size` threads, of which the caller is one. The others start with the first work and end with the crew."""
+class ThreadPool:
+    """`size` threads, one of which is the caller. The others start on first use and end with the pool."""
 
     def __init__(self, size: int):
         self.size = size
         self._begin()
-        _crews.add(self)
+        _pools.add(self)
 
     def _begin(self) -> None:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._busy = threading.Lock()
         self._started = 0
 
-    def each(self, count: int, work: Work) -> None:
-        """Run the blocks 0 to count - 1; alone where there is one block or thread, or where the crew is at work."""
+    def each(self, count: int, work: BlockRunner) -> None:
+        """Run blocks 0 to count - 1; in the caller alone if there is one block or thread, or the pool is busy."""
         if self.size == 1 or count == 1 or self._busy.locked():
             work(iter(range(count)))
             return
-        with self._busy:  # of two that come at the same moment one waits
+        with self._busy:  # two callers may arrive at the same moment; one waits
             self._together(count, work)
 
-    def _together(self, count: int, work: Work) -> None:
+    def _together(self, count: int, work: BlockRunner) -> None:
         helpers = min(self.size, count) - 1
         job = _Job(count, work)
         self._start(helpers)
@@ -61,7 +58,7 @@ class Crew:
 
     def _start(self, helpers: int) -> None:
         while self._started < helpers:
-            threading.Thread(target=_serve, args=(self._jobs,), name="distgrad-crew", daemon=True).start()
+            threading.Thread(target=_serve, args=(self._jobs,), name="distgrad-worker-thread", daemon=True).start()
             self._started += 1  # after: an interrupt in between leaves one thread too many, not one too few
 
     def close(self) -> None:
@@ -73,9 +70,9 @@ class Crew:
 
 
 class _Job:
-    """Work under way. The next() of a range is one step under the interpreter's lock, so threads can share it."""
+    """One call of `each` in progress. Threads can share the iterator: next() of a range is atomic under the GIL."""
 
-    def __init__(self, count: int, work: Work):
+    def __init__(self, count: int, work: BlockRunner):
         self.numbers = iter(range(count))
         self.error: BaseException | None = None
         self._work = work
@@ -100,14 +97,14 @@ class _Job:
 
 
 @cache
-def crew(size: int) -> Crew:
-    """The process's crew of this size."""
-    return Crew(size)
+def thread_pool(size: int) -> ThreadPool:
+    """The process-wide pool of this size."""
+    return ThreadPool(size)
 
 
 def _after_fork() -> None:
-    """A process that was forked has all the crews, but none of their threads."""
-    for each in _crews:
+    """A forked process inherits the pools but none of their threads."""
+    for each in _pools:
         each._begin()
 
 
