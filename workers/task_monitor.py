@@ -17,7 +17,7 @@ class Stopped(Exception):
     """The run that a task belongs to is over."""
 
 
-class Watch:
+class TaskMonitor:
     """Told before each call of a task which step it belongs to; ends the task there once `over` is set. `calls` is how
     many there are."""
 
@@ -35,8 +35,8 @@ class Watch:
             raise Stopped
 
 
-class Clock(Watch):
-    """A watch that also takes the time: a step lasts until the next one begins."""
+class Clock(TaskMonitor):
+    """A monitor that also takes the time: a step lasts until the next one begins."""
 
     def __init__(self, over: threading.Event | None = None, calls: int = 0):
         super().__init__(over, calls)

@@ -22,8 +22,8 @@ import distgrad as dg
 from distgrad import progress
 from distgrad.progress import NOBODY, Work
 from distgrad.progress_display import Lines, Live, line
-from distgrad.workers.local.run_monitor import Look
-from distgrad.workers.task_monitor import Watch
+from distgrad.workers.local.run_monitor import RunMonitor
+from distgrad.workers.task_monitor import TaskMonitor
 
 from ..step_graphs import this_process
 
@@ -147,13 +147,13 @@ def test_a_run_tells_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("in_log")
 def test_a_run_that_was_told_of_needs_no_collector_to_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
-    make = Look.__init__
+    make = RunMonitor.__init__
 
-    def note(look: Look, *args: Any) -> None:
+    def note(look: RunMonitor, *args: Any) -> None:
         looks.append(weakref.ref(look))
         make(look, *args)
 
-    monkeypatch.setattr(Look, "__init__", note)
+    monkeypatch.setattr(RunMonitor, "__init__", note)
     gc.disable()
     try:
         dg.function(lambda x: dg.exp(x))(np.ones(3))
@@ -312,13 +312,13 @@ def test_calls_of_a_body_count_with_the_steps_inside(monkeypatch: pytest.MonkeyP
         return np.mean(x)
 
     said: list[str] = []
-    before = Watch.before
+    before = TaskMonitor.before
 
-    def note(watch: Watch, step: Any) -> None:
-        before(watch, step)
+    def note(monitor: TaskMonitor, step: Any) -> None:
+        before(monitor, step)
         said.append(progress._works[-1].detail())  # type: ignore[misc]
 
-    monkeypatch.setattr(Watch, "before", note)
+    monkeypatch.setattr(TaskMonitor, "before", note)
     monkeypatch.setattr("distgrad.workers.local.engine.LONG", 0.0)
     with dg.Session(threads=1):
         dg.data_parallel(dg.grad(loss), shards=16)(np.ones((4, 4)), np.ones((32, 4)))

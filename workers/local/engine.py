@@ -27,7 +27,7 @@ from distgrad.workers.backends import Backend
 from distgrad.workers.body import Compiled, body_of
 from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.local.pool import inside, run_side_by_side
-from distgrad.workers.local.run_monitor import Look
+from distgrad.workers.local.run_monitor import RunMonitor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: What comes in: an array, or a handle on one that may be elsewhere.
@@ -89,25 +89,25 @@ class Engine:
             values[v] = kept[key]
         record = self.settings.record
         quiet = record is None and progress.mode(self.settings.progress) == "off"
-        look = None if quiet else Look(self, record is not None)
+        run_monitor = None if quiet else RunMonitor(self, record is not None)
         try:
             with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
                 if self._simple or inside():  # a task that waited for the pool that it occupies would wait for ever
-                    self._in_order(values, look)
+                    self._in_order(values, run_monitor)
                 elif self.plan.tasks:
-                    run_side_by_side(self, values, self._room, self.settings.timeout, look or Look(self))
+                    run_side_by_side(self, values, self._room, self.settings.timeout, run_monitor or RunMonitor(self))
         finally:
-            if look is not None:
-                look.end()
+            if run_monitor is not None:
+                run_monitor.end()
         if self.settings.check_numerics:
             numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names)
-        if record is not None and look is not None and look.report is not None:
-            record(self.name, self.plan, look.report)
+        if record is not None and run_monitor is not None and run_monitor.report is not None:
+            record(self.name, self.plan, run_monitor.report)
         return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
 
-    def _in_order(self, values: dict[int, Array], look: Look | None) -> None:
+    def _in_order(self, values: dict[int, Array], run_monitor: RunMonitor | None) -> None:
         for i, (task, dead) in enumerate(zip(self.plan.tasks, self._dead, strict=True)):
-            made = self.run_task(i, [values[v] for v in task.reads], look)
+            made = self.run_task(i, [values[v] for v in task.reads], run_monitor)
             values.update(zip(task.gives, made, strict=True))
             for v in dead:
                 del values[v]
@@ -124,15 +124,15 @@ class Engine:
         return self._uses.copy()
 
     def run_task(
-        self, i: int, given: Sequence[Array], look: Look | None, over: threading.Event | None = None
+        self, i: int, given: Sequence[Array], run_monitor: RunMonitor | None, over: threading.Event | None = None
     ) -> list[Array]:
         body = self._bodies[i] or self._compile(i)
-        if look is None or (over is None and not look.looks):
+        if run_monitor is None or (over is None and not run_monitor.monitors_tasks):
             return body.run(given)
-        watch = look.watch(i, over, body.calls)
+        monitor = run_monitor.monitor_task(i, over, body.calls)
         start = time.time()
-        made = body.run(given, watch)
-        look.ended(i, start, watch)
+        made = body.run(given, monitor)
+        run_monitor.ended(i, start, monitor)
         return made
 
     def _compile(self, i: int) -> Compiled:

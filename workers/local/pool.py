@@ -24,7 +24,7 @@ from distgrad.workers.reference import place
 
 if TYPE_CHECKING:
     from distgrad.workers.local.engine import Engine
-    from distgrad.workers.local.run_monitor import Look
+    from distgrad.workers.local.run_monitor import RunMonitor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -81,10 +81,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def run_side_by_side(
-    engine: Engine, values: dict[int, Array], room: int, timeout: float | None, look: Look
+    engine: Engine, values: dict[int, Array], room: int, timeout: float | None, run_monitor: RunMonitor
 ) -> None:
     """Run all tasks, `room` at a time; TimeoutError, with what was running, after `timeout` seconds."""
-    _Run(engine, values, _pools.setdefault(room, Pool(room)), look).finish(timeout)
+    _Run(engine, values, _pools.setdefault(room, Pool(room)), run_monitor).finish(timeout)
 
 
 class _Ended(NamedTuple):
@@ -96,8 +96,8 @@ class _Ended(NamedTuple):
 class _Run:
     """Which tasks wait for how many others, and which are under way."""
 
-    def __init__(self, engine: Engine, values: dict[int, Array], pool: Pool, look: Look):
-        self._engine, self._values, self._pool, self._look = engine, values, pool, look
+    def __init__(self, engine: Engine, values: dict[int, Array], pool: Pool, run_monitor: RunMonitor):
+        self._engine, self._values, self._pool, self._run_monitor = engine, values, pool, run_monitor
         self._uses = engine.uses()
         self._waiting, self._followers = _dependencies(engine.plan)
         self._ready = [i for i, count in enumerate(self._waiting) if not count]
@@ -127,7 +127,7 @@ class _Run:
     def _task(self, i: int, given: list[Array]) -> None:
         _inside.set(True)
         try:
-            ended = _Ended(i, self._engine.run_task(i, given, self._look, self._over), None)
+            ended = _Ended(i, self._engine.run_task(i, given, self._run_monitor, self._over), None)
         except BaseException as e:
             ended = _Ended(i, [], e)
         self._ended.put(ended)
@@ -154,9 +154,9 @@ class _Run:
                 heapq.heappush(self._ready, j)
 
     def _late(self, timeout: float | None) -> str:
-        tasks, lines, watches = self._engine.plan.tasks, [], self._look.running()
+        tasks, lines, monitors = self._engine.plan.tasks, [], self._run_monitor.running()
         for i in sorted(self._running):
-            step = watches[i].step if i in watches else None
+            step = monitors[i].step if i in monitors else None
             at = "not begun" if step is None else f"at {place(step)}"
             lines.append(f"  task {i} of {len(tasks)}, {len(tasks[i].steps)} steps: {at}")
         return (

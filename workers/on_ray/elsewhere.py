@@ -33,7 +33,7 @@ def on_worker(
         ref = link.call(placing.anywhere(_remote, link).remote, data, what="sending a program to a worker")
         try:
             seconds = max(ends - time.monotonic(), 0.001)
-            raw = link.watch.answered(ray.get, ref, what="folding constants on a worker", timeout=seconds)
+            raw = link.monitor.answered(ray.get, ref, what="folding constants on a worker", timeout=seconds)
             made: Program = cloudpickle.loads(raw)
             return made
         except TimeoutError:

@@ -89,7 +89,7 @@ class Link:
         if address is not None and address != "auto":
             _check_free(address)
         self.connection = connection.enter(self, begin, starts=not joins)
-        self.watch = self.connection.watch
+        self.monitor = self.connection.monitor
         try:
             atexit.register(self.close)
             self.home = str(ray.get_runtime_context().get_node_id())
@@ -108,7 +108,7 @@ class Link:
         does not answer any more."""
         self._check_open()
         timeout = self.timeout if ends is None else max(ends - time.monotonic(), 0.001)
-        return self.watch.answered(function, *args, what=what, timeout=timeout)
+        return self.monitor.answered(function, *args, what=what, timeout=timeout)
 
     def submitted(self, submit: Callable[..., Any], *args: Any) -> Any:
         """A call of the remote function. The first one sends the function itself, through the GCS."""
@@ -148,7 +148,7 @@ class Link:
     def agree(self, extras: tuple[str, ...], any_bits: bool) -> None:
         """Have all workers give the same bits: nodes that cannot are not planned for."""
         asked = partial(agreement.agreed, self.nodes, self.home, extras, any_bits)
-        self.bits = self.watch.answered(asked, what="asking the nodes what their CPUs have")
+        self.bits = self.monitor.answered(asked, what="asking the nodes what their CPUs have")
         self.nodes = [node for node in self.nodes if node.id not in self.bits.excluded]
 
     def exclude(self, node: str, why: str) -> None:

@@ -212,7 +212,7 @@ class Run:
         if ready:
             self._quiet = time.monotonic()
         else:
-            self._engine.link.watch.check(self._quiet, self._doing())
+            self._engine.link.monitor.check(self._quiet, self._doing())
         ended = sorted(ready, key=self._tokens.__getitem__)
         for token, result in zip(ended, _outcomes(ended), strict=True):
             if token in self._tokens:  # an event before it may have changed that
@@ -239,7 +239,7 @@ class Run:
         return f"running {self._engine.name!r}, of which {self._state.left} tasks are left (first {self._at()})"
 
     def _give_up(self) -> NoReturn:
-        self._engine.link.watch.judge(self._doing())
+        self._engine.link.monitor.judge(self._doing())
         raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
 
     def _left(self) -> float | None:
@@ -372,7 +372,7 @@ class Run:
         if all(self._plan.bundles[b].nbytes <= SMALL for b in bundles):
             return call(*args)
         what = f"reading results of {self._engine.name!r} from Ray's store"
-        return self._engine.link.watch.answered(call, *args, what=what, timeout=self._left())
+        return self._engine.link.monitor.answered(call, *args, what=what, timeout=self._left())
 
 
 def _outcomes(tokens: Sequence[Any]) -> list[Token | Failure]:

@@ -34,7 +34,7 @@ from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of
 from distgrad.workers.on_ray.failures import Differs, Raised
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import BodyLost, received
-from distgrad.workers.task_monitor import Clock, Watch, resident_bytes
+from distgrad.workers.task_monitor import Clock, TaskMonitor, resident_bytes
 
 #: Compiled bodies that a process keeps: those that ran last.
 KEPT = 1024
@@ -107,12 +107,12 @@ def _on_device(
     packs: Sequence[Pack],
     names: Sequence[str | None],
     objects: Mapping[int, Any],
-    watch: Watch | None,
+    monitor: TaskMonitor | None,
 ) -> list[Any]:
     """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
     move = backend(parcel.backend).to_device
     with _device(parcel.body.gpus):
-        made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks], watch)
+        made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks], monitor)
     for number, (values, wanted) in enumerate(packs):
         if wanted:
             resident.keep_made(number, [there[i] for i in values])

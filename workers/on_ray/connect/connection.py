@@ -26,7 +26,7 @@ import ray
 
 from distgrad.workers.on_ray.connect import reaper, tokens, waits
 from distgrad.workers.on_ray.connect.reaper import Process
-from distgrad.workers.on_ray.connect.waits import Job, Watch
+from distgrad.workers.on_ray.connect.waits import Job, ServerMonitor
 
 log = logging.getLogger("distgrad")
 
@@ -75,7 +75,7 @@ class Connection:
         self._servers = _servers()
         self._calls = _questions()
         self._over = threading.Event()
-        self.watch = Watch(self)
+        self.monitor = ServerMonitor(self)
         if mark:
             threading.Thread(target=self._guard, name="distgrad-ray-guard", daemon=True).start()
 
@@ -151,7 +151,7 @@ class Connection:
         try:
             while not job.wait(waits.LOOK) and time.monotonic() < ends:
                 if self.lost is None:
-                    self.watch.check(begun, "shutting Ray down")
+                    self.monitor.check(begun, "shutting Ray down")
         except ConnectionError as e:
             log.warning("distgrad: %s", e)
         if job.wait(0):

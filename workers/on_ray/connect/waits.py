@@ -147,7 +147,7 @@ class Asked(Protocol):
         """Nothing more is to be expected."""
 
 
-class Watch:
+class ServerMonitor:
     """Whether the servers of a connection are alive, for all that wait for them."""
 
     def __init__(self, connection: Asked):
