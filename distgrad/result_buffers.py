@@ -1,9 +1,9 @@
-"""Memory for results: what a caller has dropped holds those of the next run.
+"""A pool of buffers for large results, reused from one run to the next.
 
-Results are made anew in every run. To get their memory from the system costs as much as to fill it: it comes page by
-page, zeroed. So large results lie in memory that is leased. When the last array that sees it is gone, it waits for
-the next result of the same size. Such arrays are like others, but cannot be resized, and once they are marked
-read-only they stay so.
+Every run allocates new results. Memory fresh from the system arrives page by page, zeroed, which costs as much as
+filling it. So large results live in pooled buffers: once the last array that refers to a buffer is gone, it is free for
+the next result of the same size. Such arrays behave like any other, but cannot be resized, and once marked read-only
+they stay so.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from distgrad.types import DType, Shape
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Smaller results are left to malloc, which keeps what it needs for them.
-SMALLEST = 128 << 10
-#: So many bytes are leased at most; what goes beyond has memory of its own.
-MOST_BYTES = 256 << 20
-_LINE = 64  # of the cache
+#: Bytes. Smaller results are left to malloc, which reuses their memory by itself.
+MIN_BUFFER_BYTES = 128 << 10
+#: Maximum bytes of buffers in use; results beyond that are allocated by NumPy.
+MAX_BUFFER_BYTES = 256 << 20
+_LINE = 64  # bytes of a cache line
 
 
-class Lease:
-    """What an array in leased memory has for its base: it lives as long as anything sees the memory."""
+class ResultBuffer:
+    """The base of an array in pooled memory: it lives as long as any array or view refers to the memory."""
 
     __slots__ = ("__array_interface__", "__weakref__", "_memory")
 
@@ -44,123 +44,123 @@ class Lease:
         return self._memory.nbytes
 
 
-class _End(weakref.ref[Lease]):
-    """Is called back when a lease is gone. The callback is a function in C: there is no moment at which an interrupt or
-    the collector could come between."""
+class _Released(weakref.ref[ResultBuffer]):
+    """Reports that a buffer is gone. The callback is a C function, so neither an interrupt nor the garbage collector
+    can come in between."""
 
     __slots__ = ("memory",)
     memory: Array
 
 
-class _Waiting(NamedTuple):
+class _Free(NamedTuple):
     memory: Array
-    since: int  # the bytes that had been leased by then, ever
+    since: int  # total bytes handed out up to then
 
 
-class Leases:
-    """Leased memory of one process. Together with what waits it is never more than was leased at some time, so it adds
-    nothing to the most that a process needs; and what nobody has asked for in a while goes back to the system.
+class BufferPool:
+    """The pool of one process. Buffers in use and free ones together never exceed the peak of those in use, so the pool
+    does not raise the peak memory of a process; buffers that are not reused for a while go back to the system.
 
-    >>> leases = Leases()
-    >>> a = leases.empty((512, 1024), np.dtype("f4"))
+    >>> pool = BufferPool()
+    >>> a = pool.empty((512, 1024), np.dtype("f4"))
     >>> place = a.ctypes.data
     >>> del a
-    >>> leases.empty((1024, 512), np.dtype("f4")).ctypes.data == place
+    >>> pool.empty((1024, 512), np.dtype("f4")).ctypes.data == place
     True
     """
 
     def __init__(self) -> None:
-        self._begin()
+        self._reset()
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._ended: deque[_End] = deque()
-        self._ends: dict[int, _End] = {}  # of the leases that are not known to be over, by id: they must live
-        self._waiting: OrderedDict[int, list[_Waiting]] = OrderedDict()  # by size; what came back last is last
-        self._leased = self._most = self._idle = self._ever = 0
+        self._released: deque[_Released] = deque()
+        self._refs: dict[int, _Released] = {}  # of buffers that may be in use, by id: they must stay alive
+        self._free: OrderedDict[int, list[_Free]] = OrderedDict()  # by size; the last freed is last
+        self._used = self._peak = self._free_bytes = self._total = 0
 
     def empty(self, shape: Shape, dtype: DType) -> Array:
-        """As `np.empty`, for results of `SMALLEST` bytes or more."""
+        """Like `np.empty`, for results of `MIN_BUFFER_BYTES` bytes or more."""
         nbytes = math.prod(shape) * dtype.itemsize
-        memory = self._lease(nbytes + _LINE) if nbytes and dtype.kind in "biufc" else None
+        memory = self._acquire(nbytes + _LINE) if nbytes and dtype.kind in "biufc" else None
         if memory is None:
             return np.empty(shape, dtype)
-        lease = Lease(memory, shape, dtype)
-        end = _End(lease, self._ended.append)
-        end.memory = memory
-        self._ends[id(end)] = end
-        return np.asarray(lease)
+        buffer = ResultBuffer(memory, shape, dtype)
+        ref = _Released(buffer, self._released.append)
+        ref.memory = memory
+        self._refs[id(ref)] = ref
+        return np.asarray(buffer)
 
     def clear(self) -> None:
-        """Let go of the memory that waits."""
+        """Give free buffers back to the system."""
         if not self._lock.locked():
             with self._lock:
-                self._take_back()
+                self._reclaim()
                 self._make_room(0)
 
     @property
-    def waiting(self) -> int:
-        """The bytes that wait."""
+    def free_bytes(self) -> int:
+        """Bytes of free buffers."""
         with self._lock:
-            self._take_back()
-            return self._idle
+            self._reclaim()
+            return self._free_bytes
 
-    def _lease(self, size: int) -> Array | None:
-        if self._lock.locked():  # by another thread for a moment; or by this one, in the middle of which it collects
+    def _acquire(self, size: int) -> Array | None:
+        if self._lock.locked():  # by another thread for a moment, or by this one if the garbage collector runs
             return None
         with self._lock:
-            self._take_back()
-            if self._leased + size > MOST_BYTES:
+            self._reclaim()
+            if self._used + size > MAX_BUFFER_BYTES:
                 return None
-            memory = self._taken(size, -1) if size in self._waiting else None
-            self._make_room(max(self._most, self._leased + size) - self._leased - size)
-            for old in (size, next(iter(self._waiting), size)):
+            memory = self._take(size, -1) if size in self._free else None
+            self._make_room(max(self._peak, self._used + size) - self._used - size)
+            for old in (size, next(iter(self._free), size)):
                 self._drop_unused(old)
             if memory is None:
                 memory = np.empty(size, np.uint8)
-            self._leased += size
-            self._ever += size
-            self._most = max(self._most, self._leased)
+            self._used += size
+            self._total += size
+            self._peak = max(self._peak, self._used)
             return memory
 
-    def _take_back(self) -> None:
-        """What leases that are over had. An interrupt may come between any two of these lines: then some of it is lost,
-        or is not counted right until there is a moment without any lease."""
-        for _ in range(len(self._ended)):
-            end = self._ended[0]
-            if self._ends.pop(id(end), None) is not None:
-                size = end.memory.nbytes
-                self._waiting.setdefault(size, []).append(_Waiting(end.memory, self._ever))
-                self._waiting.move_to_end(size)
-                self._leased -= size
-                self._idle += size
-            self._ended.popleft()
-        if not self._ends:
-            self._leased, self._idle = 0, sum([size * len(found) for size, found in self._waiting.items()])
+    def _reclaim(self) -> None:
+        """Collect the buffers that are no longer in use. An interrupt may come between any two of these lines: then a
+        buffer is lost, or miscounted until no buffer is in use."""
+        for _ in range(len(self._released)):
+            ref = self._released[0]
+            if self._refs.pop(id(ref), None) is not None:
+                size = ref.memory.nbytes
+                self._free.setdefault(size, []).append(_Free(ref.memory, self._total))
+                self._free.move_to_end(size)
+                self._used -= size
+                self._free_bytes += size
+            self._released.popleft()
+        if not self._refs:
+            self._used, self._free_bytes = 0, sum([size * len(found) for size, found in self._free.items()])
 
     def _drop_unused(self, size: int) -> None:
-        """Let the oldest of this size go, if twice as much was leased since as ever was at a time."""
-        found = self._waiting.get(size)
-        if found and self._ever - found[0].since > 2 * self._most:
-            self._taken(size, 0)
+        """Release the oldest buffer of this size if, since it was freed, twice the peak was handed out."""
+        found = self._free.get(size)
+        if found and self._total - found[0].since > 2 * self._peak:
+            self._take(size, 0)
 
     def _make_room(self, most: int) -> None:
-        """Let what has waited longest go, until no more than `most` bytes wait."""
-        while self._idle > most and self._waiting:
-            self._taken(next(iter(self._waiting)), 0)
+        """Release buffers, the longest unused first, until at most `most` bytes are free."""
+        while self._free_bytes > most and self._free:
+            self._take(next(iter(self._free)), 0)
 
-    def _taken(self, size: int, k: int) -> Array | None:
-        """The memory of this size at a place of its list; None where an interrupt has left the list empty."""
-        found = self._waiting[size]
+    def _take(self, size: int, k: int) -> Array | None:
+        """Take buffer `k` of this size; None if an interrupt left the list empty."""
+        found = self._free[size]
         memory = found.pop(k).memory if found else None
-        self._idle -= 0 if memory is None else size
+        self._free_bytes -= 0 if memory is None else size
         if not found:
-            del self._waiting[size]
+            del self._free[size]
         return memory
 
 
-LEASES = Leases()
+RESULT_BUFFERS = BufferPool()
 
 if hasattr(os, "register_at_fork"):
-    # Another thread may have had the lock. What was leased stays so for good in the child.
-    os.register_at_fork(after_in_child=LEASES._begin)
+    # Another thread may have held the lock. Buffers in use are never reused in the child.
+    os.register_at_fork(after_in_child=RESULT_BUFFERS._reset)

@@ -16,7 +16,7 @@ from distgrad.handles import Handle, LocalHandle
 from distgrad.ops.builder import as_array, cast
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.registry import OpDef
-from distgrad.result_buffers import LEASES, Lease
+from distgrad.result_buffers import RESULT_BUFFERS, ResultBuffer
 from distgrad.run.options import SessionOptions, documented, takes
 from distgrad.tracing.function import Function
 from distgrad.tracing.state import alone, frozen, put, take
@@ -88,7 +88,7 @@ class Session:
             if self._planner.link is not None:
                 self._planner.link.close()
             ARENAS.clear()
-            LEASES.clear()
+            RESULT_BUFFERS.clear()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, fetch: bool = True) -> Any:
         """The values of `fetches` (a tensor, operation, variable or any nesting of them) as NumPy arrays.
@@ -251,7 +251,7 @@ def _owned(value: Array, taken: set[int]) -> Array:
 
 def _wasteful(value: Array, memory: Any) -> bool:
     """Whether a small result would keep a large array alive for as long as the caller has it."""
-    return isinstance(memory, np.ndarray | Lease) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
+    return isinstance(memory, np.ndarray | ResultBuffer) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
 
 
 def _memory(x: Array | Handle) -> Any:

@@ -26,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from distgrad.result_buffers import Lease
+from distgrad.result_buffers import ResultBuffer
 
 Array = np.ndarray[Any, np.dtype[Any]]
 R = TypeVar("R")
@@ -102,7 +102,7 @@ def frozen(value: Array, shared: Container[int] = ()) -> Array:
     """A value that a variable can keep: nobody else can write into it. `shared` has the ids of what holds the memory
     of others."""
     flags, base = value.flags, value.base
-    own = flags.owndata or isinstance(base, Lease)
+    own = flags.owndata or isinstance(base, ResultBuffer)
     if not own or not flags.writeable or id(value if base is None else base) in shared:
         value = value.copy()
         flags = value.flags
