@@ -26,7 +26,7 @@ ALLOWED = (
     "'zone=eu-1', or several of these with commas between them: 'gpu,zone=eu-1'."
 )
 #: So many labels of a cluster are named in an error.
-NAMED = 8
+MAX_NAMED_LABELS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ def _nearest(label: str, labels: Iterable[str]) -> str:
 
 def _has(cluster: Cluster) -> str:
     labels = _labels(cluster)
-    named = [f"{label} ({counted(n, 'worker')})" for label, n in sorted(labels.items())[:NAMED]]
-    named += [f"{len(labels) - NAMED} more"] if len(labels) > NAMED else []
+    named = [f"{label} ({counted(n, 'worker')})" for label, n in sorted(labels.items())[:MAX_NAMED_LABELS]]
+    named += [f"{len(labels) - MAX_NAMED_LABELS} more"] if len(labels) > MAX_NAMED_LABELS else []
     gpus = counted(cluster.gpus, "GPU") if cluster.gpus else "no GPUs"
     room = f"{counted(len(cluster.workers), 'worker')}, {counted(cluster.cpus, 'cpu')}, {gpus}"
     return f"{room} and {'the labels ' + ', '.join(named) if named else 'no labels'}"

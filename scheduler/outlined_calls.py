@@ -10,7 +10,7 @@ from distgrad.scheduler.program import CALL, Inner, Program, Step, renumbered
 from distgrad.types import Spec
 
 
-def is_stamped(program: Program) -> bool:
+def has_outlined_calls(program: Program) -> bool:
     return any(step.type == CALL for step in program.steps)
 
 

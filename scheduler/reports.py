@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Reasons that are kept of a session.
 KEPT = 1000
 #: Op types that are named of a fused step.
-NAMED = 4
+MAX_NAMED_OPS = 4
 
 
 class OpTime(NamedTuple):
@@ -122,8 +122,8 @@ def op_text(step: Step) -> str:
         return step.type
     types = Counter([each.type for group in inner for each in group.body or (group,)])
     names = [f"{count} {name}" if count > 1 else name for name, count in types.items()]
-    more = len(names) - NAMED
-    return " + ".join(names[:NAMED]) + (f" + {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMED_OPS
+    return " + ".join(names[:MAX_NAMED_OPS]) + (f" + {more} more" if more > 0 else "")
 
 
 def at_text(step: Step) -> str:

@@ -23,7 +23,7 @@ from distgrad.report.recording import Recording, target
 from distgrad.run.options import SessionOptions
 from distgrad.scheduler.cluster import Cluster, load_cluster, local_cluster, usable_cpus
 from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
-from distgrad.scheduler.outlined_calls import is_stamped
+from distgrad.scheduler.outlined_calls import has_outlined_calls
 from distgrad.scheduler.partition.partition import partition
 from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.passes.pipeline import Context, improve
@@ -113,10 +113,10 @@ class Planner:
         context = Context(evaluate, self.options.fan_in, self.settings.backend.name)
         if self.link is None or self.link.bits.folds:
             return improve(program, context)
-        from distgrad.workers.on_ray.elsewhere import on_worker
+        from distgrad.workers.on_ray.remote_passes import run_on_worker
 
         timeout = None if self.on_ray is None else self.on_ray.timeout
-        return on_worker(self.link, improve, program, context, timeout=timeout)
+        return run_on_worker(self.link, improve, program, context, timeout=timeout)
 
     @cached_property
     def _fingerprint(self) -> tuple[tuple[str, str], ...]:
@@ -133,7 +133,7 @@ class Planner:
         try:
             return partition(program, self.cluster, self.options)
         except BudgetError:
-            if not is_stamped(program):
+            if not has_outlined_calls(program):
                 raise
         return partition(expanded_program(program), self.cluster, self.options)  # whose calls can be cut
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, convolution, cut_group
-from distgrad.scheduler.cost.memory import NEVER, Walk, value_bytes
+from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
 from distgrad.scheduler.joined import joined
 from distgrad.scheduler.passes.fuse import rows_of
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
@@ -77,7 +77,7 @@ def footprint(
 ) -> Footprint:
     """Of a task with these steps, which hands on `gives`; `nbytes` has the bytes of every value."""
     bodies = [joined(step, types) if step.body else () for step in steps]
-    arena, arrays = _Lives(Walk(steps, nbytes, types, gives), bodies).run()
+    arena, arrays = _Lives(Liveness(steps, nbytes, types, gives), bodies).run()
     compiled = sum([step.type != "Const" for step in steps])
     found = Footprint(arena, arrays, _Scratch(types, cpus).of(steps, bodies), STEP_BYTES * compiled)
     calls = [step for step in steps if step.type == CALL]
@@ -103,19 +103,19 @@ def _inside(inner: Inner, cpus: int) -> Footprint:
 
 
 class _Lives:
-    """A walk over the steps, with the bytes in the arena and in other arrays; `bodies` are those of groups, joined."""
+    """Replays the steps and counts the bytes in the arena and in other arrays; `bodies` are those of groups, joined."""
 
-    def __init__(self, walk: Walk, bodies: Sequence[Sequence[Step]]):
-        self.walk, self._bodies = walk, bodies
+    def __init__(self, liveness: Liveness, bodies: Sequence[Sequence[Step]]):
+        self.liveness, self._bodies = liveness, bodies
         self._placed: dict[int, int] = {}  # what is in the arena, with its bytes
         self._own: dict[int, int] = {}  # and in arrays that do not leave the task
 
     def run(self) -> tuple[int, int]:
         """The most bytes in the arena, and the most in all other arrays."""
-        walk, placed, own = self.walk, self._placed, self._own
-        buffer, last, nbytes = walk.buffer, walk.last, walk.nbytes
+        liveness, placed, own = self.liveness, self._placed, self._own
+        buffer, last, nbytes = liveness.buffer, liveness.last, liveness.nbytes
         arena = arrays = most_arena = most_arrays = 0
-        for k, step in enumerate(walk.steps):
+        for k, step in enumerate(liveness.steps):
             made = [v for v in step.outputs if buffer.get(v) == v]
             for v in made:
                 if last[v] == NEVER:
@@ -136,10 +136,10 @@ class _Lives:
 
     def _give_way(self, k: int, step: Step, v: int) -> int:
         """The bytes of an input that dies with this step, and in whose place the result is written."""
-        walk = self.walk
-        for u in _overwritable(step, self._bodies[k], v, walk.types):
-            b = walk.buffer.get(u, -1)
-            if b == u and b in self._placed and walk.last[b] == k and walk.types[u] == walk.types[v]:
+        liveness = self.liveness
+        for u in _overwritable(step, self._bodies[k], v, liveness.types):
+            b = liveness.buffer.get(u, -1)
+            if b == u and b in self._placed and liveness.last[b] == k and liveness.types[u] == liveness.types[v]:
                 return self._placed.pop(b)
         return 0
 

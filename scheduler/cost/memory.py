@@ -67,14 +67,14 @@ def peak(program: Program, order: Sequence[int] | None = None, kept: Iterable[in
     8080
     """
     steps = program.steps if order is None else [program.steps[i] for i in order]
-    walk = Walk(steps, value_bytes(program.types), program.types, program.wanted if kept is None else kept)
-    nbytes, position, _ = walk.run()
-    held = walk.run(stop=position)[2]
+    liveness = Liveness(steps, value_bytes(program.types), program.types, program.wanted if kept is None else kept)
+    nbytes, position, _ = liveness.run()
+    held = liveness.run(stop=position)[2]
     live = sorted([Live(v, n) for v, n in held.items()], key=lambda item: (-item.nbytes, item.value))
     return Peak(nbytes, position, tuple(live))
 
 
-class Walk:
+class Liveness:
     """Steps with the buffers they touch: which buffer each value lies in, and after which step it dies."""
 
     def __init__(self, steps: Sequence[Step], nbytes: Sequence[int], types: Sequence[Spec], kept: Iterable[int]):

@@ -1,9 +1,9 @@
-"""Cost: how long a step takes on a machine. The work of a step comes from `work_table`, the rates from the machine.
+"""The cost model: how long a step takes on a machine, from its work (`work_table`) and the machine's rates.
 
-A step costs its matrix products, then its elements or its traffic through memory (the longer of them: they overlap),
-then what is done one by one, then the calls. Threads share large products, and the blocks of groups and convolutions;
-they share no calls, because the interpreter runs one at a time, and each call takes longer than alone, because the
-interpreter's lock goes from thread to thread.
+The time of a step is the sum of its matrix products, the longer of its arithmetic and its memory traffic (they
+overlap), its random accesses and its function calls. Threads share large products and the blocks of groups and
+convolutions. They do not share function calls, because the interpreter runs one thread at a time; each call even takes
+longer, because the threads hand the interpreter lock to each other.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from distgrad.scheduler.cost.work_table import rule_of
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 
-#: So many works and costs are remembered by each model.
+#: Maximum number of cached works, and of cached costs, per model.
 REMEMBERED = 1 << 16
 
 
 class Cost(NamedTuple):
-    """What a step is predicted to cost: seconds, floating-point operations, bytes read and written."""
+    """The predicted cost of a step: seconds, floating-point operations, bytes read and written."""
 
     seconds: float
     flops: float
@@ -31,7 +31,7 @@ class Cost(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The seconds of a step, term by term, and the threads that it runs on."""
+    """The seconds of a step term by term, and the number of threads it runs on."""
 
     products: float
     elements: float
@@ -46,7 +46,7 @@ class Terms(NamedTuple):
 
 
 class CostModel:
-    """Costs of steps on `cpus` of one machine. Steps of the same type on the same types are priced once."""
+    """Costs of steps on `cpus` cores of one machine. Equal steps are priced once."""
 
     def __init__(self, machine: Machine, cpus: int = 1):
         self.machine = machine
@@ -65,7 +65,7 @@ class CostModel:
         return found
 
     def work(self, step: Step, types: Sequence[Spec]) -> Work:
-        """What a step does."""
+        """The work of a step."""
         return self._group(step, types) if step.body else self._single(step, types, _key(step, types))
 
     def terms(self, work: Work) -> Terms:
@@ -75,7 +75,7 @@ class CostModel:
         used = self.cpus if pieces else threads
         return Terms(
             sum([self._product(p) for p in work.products]),
-            (work.cheap / machine.elementwise + work.dear / machine.transcendental) / threads,
+            (work.elementwise / machine.elementwise + work.transcendental / machine.transcendental) / threads,
             self._traffic(work.nbytes, used),
             work.irregular / machine.irregular / threads,
             work.calls * machine.kernel_seconds + (pieces * machine.spread_seconds if used > 1 else 0.0),
@@ -83,7 +83,7 @@ class CostModel:
         )
 
     def on_fresh(self, cost: Cost, results: Sequence[Spec]) -> Cost:
-        """The cost of a step with these results in memory that is touched for the first time."""
+        """The cost of a step that writes these results into newly allocated memory."""
         return cost._replace(seconds=cost.seconds + nbytes(results) / self.machine.fresh_bandwidth)
 
     def _is_cut(self, product: Product) -> bool:
@@ -97,14 +97,14 @@ class CostModel:
         return product.flops * (1 + machine.gemm_half / product.dim) / rate if product.flops else 0.0
 
     def _traffic(self, moved: float, threads: int) -> float:
-        """What fits the cache comes from there, the rest through memory."""
+        """Data that fits the cache moves at its bandwidth, the rest at that of main memory."""
         machine = self.machine
         near = min(moved, machine.cache_bytes)
         far = min(machine.memory_bandwidth, machine.memory_bandwidth_one * threads)
         return near / (machine.cache_bandwidth * threads) + (moved - near) / far
 
     def _priced(self, work: Work) -> Cost:
-        flops = sum([p.flops for p in work.products]) + work.cheap + work.dear
+        flops = sum([p.flops for p in work.products]) + work.elementwise + work.transcendental
         return Cost(self.terms(work).seconds, flops, work.nbytes)
 
     def _single(self, step: Step, types: Sequence[Spec], key: Any) -> Work:
@@ -116,17 +116,17 @@ class CostModel:
         return found
 
     def _group(self, step: Step, types: Sequence[Spec]) -> Work:
-        """The steps of a group work in cache, block by block; only what enters and leaves it moves through memory."""
+        """Steps of a group work in cache, block by block; only its inputs and outputs move through memory."""
         works = [self._single(inner, types, _key(inner, types)) for inner in step.body]
         cut = cut_group(step)
         moved = nbytes([types[v] for v in (*step.inputs, *step.outputs)])
-        cheap, dear = sum([w.cheap for w in works]), sum([w.dear for w in works])
+        elementwise, transcendental = sum([w.elementwise for w in works]), sum([w.transcendental for w in works])
         irregular, calls = sum([w.irregular for w in works]), cut.blocks * sum([w.calls for w in works])
-        return Work((), cheap, dear, irregular, moved, calls, cut.blocks if cut.shared else 1)
+        return Work((), elementwise, transcendental, irregular, moved, calls, cut.blocks if cut.shared else 1)
 
 
 def _key(step: Step, types: Sequence[Spec]) -> Any:
-    """What decides the work of a step: its type, those of its values, and the attributes that its rule reads."""
+    """The cache key of a step's work: its op type, the types of its values, and the attributes its rule reads."""
     specs = tuple([types[v] for v in step.inputs]), tuple([types[v] for v in step.outputs])
     read = rule_of(step.type).reads
     return (step.type, specs, tuple([step.attrs.get(name) for name in read])) if read else (step.type, specs)

@@ -1,24 +1,35 @@
-"""Work of the ops that multiply matrices, or walk over windows and matrices as a whole."""
+"""The work of matrix products, convolutions, pooling and linear algebra."""
 
 from __future__ import annotations
 
 import math
 
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, Convolution, convolution, image_kernel_result
-from distgrad.scheduler.cost.work import Attrs, Product, Rule, Specs, Work, cheap_factor, nbytes, plain, rule, size
+from distgrad.scheduler.cost.work import (
+    Attrs,
+    Product,
+    Rule,
+    Specs,
+    Work,
+    elementwise_factor,
+    nbytes,
+    plain,
+    rule,
+    size,
+)
 from distgrad.types import DType, Spec
 
-#: A further product of a batch starts in this share of the time that a call takes.
+#: Overhead of each further product in a batch, relative to one function call.
 ITEM_CALL = 0.2
-#: A product with a vector is another routine, limited by memory: its flops take as long as if it were so thick.
+#: Effective smallest dimension of a product with a vector, which is a memory-bound BLAS routine.
 VECTOR_DIM = 4
-#: Copying a run of channels costs this share of a place visited alone.
+#: Cost of copying one run of channels, relative to one random access.
 RUN = 0.45
-#: Sweeps over the cells of tiles that are taken apart, and over those that are put together, to save products.
+#: Passes over the elements of Winograd tiles, for transforming the input and the result.
 TILE_SWEEPS = 6
-#: Sweeps over copied windows; over those that are added to an image.
+#: Passes over the elements of copied windows, and of windows that are added to an image.
 COPY_SWEEPS, SPREAD_SWEEPS = 3, 7
-#: Calls of array functions for one block of a convolution: of tiles; of windows.
+#: Function calls per block of a convolution: with Winograd tiles, and with windows.
 TILE_CALLS, WINDOW_CALLS = 26, 10
 
 
@@ -26,12 +37,12 @@ def product(m: int, k: int, n: int, items: int, dtype: DType) -> Work:
     """`items` products of [m, k] and [k, n]. Integers have no BLAS; 16-bit floats are converted first."""
     flops = 2.0 * m * k * n * items
     if dtype.kind not in "fcV":
-        return Work(cheap=2 * flops)
+        return Work(elementwise=2 * flops)
     dim = max(min(m, k, n), VECTOR_DIM)
     each = Product(flops, dim, _double(dtype))
-    if dtype.kind == "c":  # four times the work, but cut at the size of any other
+    if dtype.kind == "c":  # four times the work, but split by the same size
         each = each._replace(flops=4 * flops, shared=flops >= 2 * PIECE_FLOPS)
-    converted = (m * k + k * n + m * n) * items * cheap_factor(dtype) if dtype.itemsize == 2 else 0.0
+    converted = (m * k + k * n + m * n) * items * elementwise_factor(dtype) if dtype.itemsize == 2 else 0.0
     return Work((each,), converted, calls=1 + ITEM_CALL * max(items - 1, 0))
 
 
@@ -43,7 +54,7 @@ def _double(dtype: DType) -> bool:
 def matmul(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     a, b = ins
     *batch, m, n = outs[0].shape
-    k = a.shape[-1] * a.shape[-2] // m if m else 0  # the axis that is not m, whichever way a is transposed
+    k = a.shape[-1] * a.shape[-2] // m if m else 0  # the axis that is not m, transposed or not
     items = math.prod(batch)
     if len(b.shape) == 2:  # the batch is more rows
         m, items = m * items, 1
@@ -52,7 +63,7 @@ def matmul(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 
 @rule("equation")
 def einsum(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """One product: the labels say which axes are batch, rows, columns and summed. The operands are permuted first."""
+    """One matrix product: labels decide which axes are batch, row, column and summed. Operands are permuted first."""
     terms, output = attrs["equation"].split("->")
     if len(ins) == 1:
         return plain.work(ins, outs, attrs)
@@ -69,7 +80,7 @@ def einsum(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 
 
 def conv(op_type: str) -> Rule:
-    """Of a convolution or one of its gradients."""
+    """The work of a convolution or one of its gradients."""
 
     @rule("strides", "dilation", "groups")
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
@@ -82,7 +93,7 @@ def conv(op_type: str) -> Rule:
 
 
 def _in_blocks(made: Convolution, dtype: DType, moved: float) -> Work:
-    """Products of windows copied side by side, or fewer products of tiles that are taken apart."""
+    """A product with copied windows (im2col), or fewer products of Winograd tiles."""
     if made.saves:
         base = product(made.images * made.tiles, made.channels, made.made, 16, dtype)
         swept = 16.0 * made.images * made.tiles * (made.channels + made.made) * TILE_SWEEPS
@@ -92,33 +103,33 @@ def _in_blocks(made: Convolution, dtype: DType, moved: float) -> Work:
         sweeps = SPREAD_SWEEPS if made.spreads else COPY_SWEEPS
         swept = sweeps * rows * made.taps * made.channels
     calls = (TILE_CALLS if made.saves else WINDOW_CALLS) * made.blocks
-    return Work(base.products, swept * cheap_factor(dtype), nbytes=moved, calls=calls, blocks=made.blocks)
+    return Work(base.products, swept * elementwise_factor(dtype), nbytes=moved, calls=calls, blocks=made.blocks)
 
 
 def _in_groups(x: Spec, w: Spec, y: Spec) -> Work:
-    """A product with the windows, copied side by side, for every group."""
+    """A product with copied windows (im2col) per group."""
     kh, kw, per, made = w.shape
     taps, rows, groups = kh * kw, math.prod(y.shape[:3]), max(x.shape[3] // max(per, 1), 1)
     moved = nbytes((x, w, y))
-    if groups == x.shape[3] == made:  # every channel has a kernel of its own: done tap by tap
-        return Work(cheap=2.0 * taps * size(y) * cheap_factor(y.dtype), nbytes=moved, calls=2 * taps)
+    if groups == x.shape[3] == made:  # depthwise: computed tap by tap
+        return Work(elementwise=2.0 * taps * size(y) * elementwise_factor(y.dtype), nbytes=moved, calls=2 * taps)
     base = product(rows, taps * per, made // groups, groups, y.dtype)
     if taps == 1:
         return base._replace(nbytes=moved)
-    copied = rows * taps * groups  # runs of channels, each a piece of memory of its own
+    copied = rows * taps * groups  # contiguous runs of channels
     moved += 4.0 * copied * per * x.dtype.itemsize
     return base._replace(irregular=RUN * copied, nbytes=moved, calls=base.calls + taps + 2)
 
 
-def pool(cheap: float) -> Rule:
-    """So many cheap passes for each cell of the window."""
+def pool(passes: float) -> Rule:
+    """`passes` simple operations per element of each window."""
 
     @rule("window")
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
         taps = math.prod(attrs["window"])
         cells = min(size(s) for s in (*ins, *outs))  # the pooled image, whichever of them it is
-        elements = cheap * taps * cells * cheap_factor(outs[0].dtype)
-        return Work(cheap=elements, nbytes=nbytes(ins) + nbytes(outs), calls=2.0 * taps + 1)
+        elements = passes * taps * cells * elementwise_factor(outs[0].dtype)
+        return Work(elementwise=elements, nbytes=nbytes(ins) + nbytes(outs), calls=2.0 * taps + 1)
 
     return made
 
@@ -127,7 +138,7 @@ def pool(cheap: float) -> Rule:
 
 
 def factorisation(cubes: float, slower: float) -> Rule:
-    """cubes * rows * columns * the smaller of them flops, at the rate of a product that is `slower` times as thin."""
+    """`cubes * m * n * min(m, n)` flops, at the rate of a product with a smallest dimension of `min(m, n) / slower`."""
 
     @rule()
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
@@ -139,7 +150,7 @@ def factorisation(cubes: float, slower: float) -> Rule:
 
 
 def solve(cubes: float) -> Rule:
-    """A factorisation (none for triangles) and two triangular products (one for triangles) with the right-hand side."""
+    """A factorisation and two triangular solves; for a triangular matrix (`cubes` 0) one solve alone."""
 
     @rule()
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
@@ -152,5 +163,5 @@ def solve(cubes: float) -> Rule:
 
 def _factored(a: Spec, flops: float, dim: float, items: int, ins: Specs, outs: Specs) -> Work:
     whole = flops * items * (4 if a.dtype.kind == "c" else 1)
-    each = Product(whole, max(dim, 0.5), _double(a.dtype), shared=False)  # the smallest take the time of their calls
+    each = Product(whole, max(dim, 0.5), _double(a.dtype), shared=False)  # small ones are dominated by their calls
     return Work((each,), nbytes=nbytes(ins) + nbytes(outs), calls=5 + 2 * max(items - 1, 0))

@@ -1,8 +1,8 @@
-"""What each op type costs: how heavy it is beside the others of its kind.
+"""The work of each op type.
 
-What has no row is counted by its kind, and a user's own op by its bytes. The weights compare NumPy's functions on
-float32 in blocks of 128 Ki elements, measured with NumPy 2.4 on AVX2: a cheap one as a multiple of a multiplication, a
-dear one as a multiple of exp.
+Op types without a row are counted by their kind, and user-defined ops by their bytes. Weights are relative times of
+NumPy functions on float32 blocks of 128 Ki elements, measured with NumPy 2.4 on AVX2: simple arithmetic relative to a
+multiplication, transcendental functions relative to exp.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from distgrad.scheduler.cost.work import (
     Specs,
     Work,
     add_n,
-    cheap_factor,
     copy,
-    elementwise,
+    elementwise_factor,
     fill,
     irregular,
     nbytes,
     nothing,
+    per_element,
     plain,
     reduction,
     rowwise,
@@ -32,12 +32,12 @@ from distgrad.scheduler.cost.work import (
 )
 from distgrad.scheduler.cost.work_products import conv, einsum, factorisation, matmul, pool, solve
 
-_CHEAP = {
+_ELEMENTWISE = {
     "Neg": 0.7, "Square": 0.6, "Abs": 0.7, "Relu": 1.5, "IsNan": 0.6, "IsInf": 0.6, "IsFinite": 0.7, "Floor": 0.9,
     "Ceil": 0.9, "Trunc": 0.9, "Rint": 1.2, "Reciprocal": 1.3, "Sqrt": 2, "Rsqrt": 2.8, "Sign": 2.4, "Select": 4,
 }  # fmt: skip
 
-_DEAR = {
+_TRANSCENDENTAL = {
     "Exp": 1, "Log": 1.2, "Log2": 1.3, "Sin": 1.2, "Cos": 1.2, "Tanh": 2, "Exp2": 2, "Erf": 3.4, "Atan": 2.5,
     "Acos": 2.5, "Asin": 3, "Log10": 3, "Hypot": 3.2, "Log1p": 2.3, "Pow": 5.6, "Mod": 4.2, "Acosh": 4.3, "Expm1": 4.8,
     "Erfc": 5.3, "Digamma": 5.3, "Cosh": 5.5, "FloorDiv": 5.6, "Tan": 6, "Sinh": 6, "LogAddExp": 7.5, "Cbrt": 8,
@@ -49,15 +49,15 @@ _DEAR = {
 
 @rule("axis")
 def _norm_grad(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """Half of it is the normalising, unless that is given."""
+    """Half of the work is the normalisation, unless its result is an input."""
     given = len(ins) == 3
-    whole = rowwise(cheap=8 if given else 12, reductions=2 if given else 4, calls=9 if given else 17)
+    whole = rowwise(elementwise=8 if given else 12, reductions=2 if given else 4, calls=9 if given else 17)
     return whole.work(ins, outs, attrs)
 
 
 @rule("axis")
 def _gather(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """Each index is one run of memory, or one for each place before its axis; what is not gathered is not read."""
+    """Each index is one contiguous run, or one per position of the leading axes. Only gathered rows are read."""
     params, indices = ins
     before = math.prod(params.shape[: attrs["axis"]])
     return Work(irregular=before * size(indices), nbytes=2 * nbytes(outs) + nbytes((indices,)), calls=3)
@@ -65,7 +65,7 @@ def _gather(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 
 @rule("index")
 def _advanced_index(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """The slices at the end of the key are a run of memory for each place that the arrays name."""
+    """Trailing slices of the key make one contiguous run per indexed position."""
     run = 1
     for entry in reversed(attrs["index"]):
         if not isinstance(entry, tuple) or entry[2] != 1:
@@ -77,12 +77,12 @@ def _advanced_index(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 
 @rule()
 def _add_slices(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    cheap = sum(size(term) for term in ins) * cheap_factor(outs[0].dtype)
-    return Work(cheap=cheap, nbytes=2 * nbytes(ins) + 2 * nbytes(outs), calls=3 * len(ins) + 1)
+    elements = sum(size(term) for term in ins) * elementwise_factor(outs[0].dtype)
+    return Work(elementwise=elements, nbytes=2 * nbytes(ins) + 2 * nbytes(outs), calls=3 * len(ins) + 1)
 
 
 def _scatter(updates: int) -> Rule:
-    """Every element that is added, of input `updates`, finds its place alone."""
+    """Each element of input `updates` is added at a random position."""
 
     @rule()
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
@@ -93,7 +93,7 @@ def _scatter(updates: int) -> Rule:
 
 @rule()
 def _load(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """Disks are slower than memory by a factor of ten or so."""
+    """Disks are about ten times slower than memory."""
     return Work(nbytes=10 * nbytes(outs), calls=100)
 
 
@@ -109,49 +109,50 @@ def _sort(weight: float) -> Rule:
 
 @rule("axis")
 def _linear_scan(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """Doubling: a pass over both operands for every bit of the length."""
+    """Recursive doubling: one pass over both operands per bit of the length."""
     passes = math.ceil(math.log2(ins[1].shape[attrs["axis"]] + 1))
-    cheap = 5.0 * passes * size(ins[1]) * ins[1].dtype.itemsize / 4
-    return Work(cheap=cheap, nbytes=4.0 * passes * nbytes(ins[1:]), calls=8 * passes)
+    elements = 5.0 * passes * size(ins[1]) * ins[1].dtype.itemsize / 4
+    return Work(elementwise=elements, nbytes=4.0 * passes * nbytes(ins[1:]), calls=8 * passes)
 
 
 @rule()
 def _categorical(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """A draw and a logarithm for each class of each result."""
+    """One random draw and one logarithm per class of each result."""
     n = size(outs[0]) * ins[1].shape[-1]
-    return Work(cheap=3.0 * n, dear=1.1 * n, irregular=0.5 * n, nbytes=nbytes(ins) + nbytes(outs), calls=6)
+    moved = nbytes(ins) + nbytes(outs)
+    return Work(elementwise=3.0 * n, transcendental=1.1 * n, irregular=0.5 * n, nbytes=moved, calls=6)
 
 
-#: Op types whose weights differ from those of their kind.
+#: Op types that cost more or less than their kind.
 WORK: dict[str, Rule] = {
-    **{name: elementwise(cheap=weight) for name, weight in _CHEAP.items()},
-    **{name: elementwise(dear=weight) for name, weight in _DEAR.items()},
+    **{name: per_element(elementwise=weight) for name, weight in _ELEMENTWISE.items()},
+    **{name: per_element(transcendental=weight) for name, weight in _TRANSCENDENTAL.items()},
     # elementwise, of several functions
-    "ReluGrad": elementwise(cheap=2.3, calls=2),
-    "LeakyRelu": elementwise(cheap=1.7, calls=2),
-    "LeakyReluGrad": elementwise(cheap=5.4, calls=5),
-    "Elu": elementwise(cheap=6, dear=8, calls=6),
-    "Softplus": elementwise(cheap=4, dear=3.3, calls=12),
-    "Sigmoid": elementwise(cheap=6, dear=1, calls=7),
-    "Gelu": elementwise(cheap=3, dear=1, calls=7),
-    "GeluGrad": elementwise(cheap=8, dear=1, calls=13),
+    "ReluGrad": per_element(elementwise=2.3, calls=2),
+    "LeakyRelu": per_element(elementwise=1.7, calls=2),
+    "LeakyReluGrad": per_element(elementwise=5.4, calls=5),
+    "Elu": per_element(elementwise=6, transcendental=8, calls=6),
+    "Softplus": per_element(elementwise=4, transcendental=3.3, calls=12),
+    "Sigmoid": per_element(elementwise=6, transcendental=1, calls=7),
+    "Gelu": per_element(elementwise=3, transcendental=1, calls=7),
+    "GeluGrad": per_element(elementwise=8, transcendental=1, calls=13),
     "AddN": add_n,
     "AddSlices": _add_slices,
     # along rows
-    "Softmax": rowwise(cheap=6, dear=1, reductions=2, calls=7),
-    "SoftmaxGrad": rowwise(cheap=3.5, reductions=1, calls=4),
-    "LogSoftmax": rowwise(cheap=6, dear=1, reductions=2, calls=6),
-    "SoftmaxCrossEntropyWithLogits": rowwise(cheap=20, dear=1, reductions=3, calls=11),
-    "SparseSoftmaxCrossEntropyWithLogits": rowwise(cheap=4, dear=1, reductions=3, calls=12),
-    "SparseSoftmaxCrossEntropyWithLogitsGrad": rowwise(cheap=9, dear=1, reductions=3, calls=12, over=1),
-    "LayerNorm": rowwise(cheap=6, reductions=2, calls=9),
-    "LayerNormScale": rowwise(cheap=0.01, calls=1),  # with the norm itself, which makes it on the way
+    "Softmax": rowwise(elementwise=6, transcendental=1, reductions=2, calls=7),
+    "SoftmaxGrad": rowwise(elementwise=3.5, reductions=1, calls=4),
+    "LogSoftmax": rowwise(elementwise=6, transcendental=1, reductions=2, calls=6),
+    "SoftmaxCrossEntropyWithLogits": rowwise(elementwise=20, transcendental=1, reductions=3, calls=11),
+    "SparseSoftmaxCrossEntropyWithLogits": rowwise(elementwise=4, transcendental=1, reductions=3, calls=12),
+    "SparseSoftmaxCrossEntropyWithLogitsGrad": rowwise(elementwise=9, transcendental=1, reductions=3, calls=12, over=1),
+    "LayerNorm": rowwise(elementwise=6, reductions=2, calls=9),
+    "LayerNormScale": rowwise(elementwise=0.01, calls=1),  # computed along with the norm itself
     "LayerNormGrad": _norm_grad,
-    "LogSumExp": reduction(cheap=4, dear=1),
-    "ArgMax": reduction(cheap=2),
-    "ArgMin": reduction(cheap=2),
-    "Cumsum": elementwise(cheap=28),
-    "Cumprod": elementwise(cheap=28),
+    "LogSumExp": reduction(elementwise=4, transcendental=1),
+    "ArgMax": reduction(elementwise=2),
+    "ArgMin": reduction(elementwise=2),
+    "Cumsum": per_element(elementwise=28),
+    "Cumprod": per_element(elementwise=28),
     "LinearScan": _linear_scan,
     # of types alone
     "Size": view,
@@ -202,11 +203,11 @@ WORK: dict[str, Rule] = {
     "MatrixTriangularSolve": solve(0),
 }
 
-#: What op types without a row cost, by kind.
+#: The work of op types without a row, by kind.
 BY_KIND: dict[Kind, Rule] = {
-    Kind.ELEMENTWISE: elementwise(cheap=1),
-    Kind.ROWWISE: rowwise(cheap=6, dear=1, reductions=2, calls=7),  # as a softmax
-    Kind.REDUCTION: reduction(cheap=1),
+    Kind.ELEMENTWISE: per_element(elementwise=1),
+    Kind.ROWWISE: rowwise(elementwise=6, transcendental=1, reductions=2, calls=7),  # as a softmax
+    Kind.REDUCTION: reduction(elementwise=1),
     Kind.LAYOUT: copy,
     Kind.SOURCE: nothing,
     Kind.ARGUMENT: nothing,
@@ -217,7 +218,7 @@ BY_KIND: dict[Kind, Rule] = {
 
 
 def rule_of(op_type: str) -> Rule:
-    """How the work of an op type is counted: by its row in the table, as a view, by its kind, or by its bytes."""
+    """The rule of an op type: its row in the table, else view, else by kind, else by bytes."""
     if op_type in WORK:
         return WORK[op_type]
     definition = OPS.get(op_type)

@@ -27,7 +27,7 @@ FEW = 2
 #: 9 ms later than as one of 3 ms.
 SUMS_PAY = 2.0
 #: Candidates times pieces: of a very large and irregular graph only the first few candidates are tried.
-PATIENCE = 200_000
+MAX_SIMULATED_PIECES = 200_000
 
 
 def best_first(work: Priced, total: float) -> Iterator[Groups]:
@@ -35,7 +35,7 @@ def best_first(work: Priced, total: float) -> Iterator[Groups]:
     small = pieces(work.nodes, work.grain)
     graph, place = quotient(work.nodes, small)
     of = [place[g] for g in small]
-    tries = _tries(work, total)[: max(1, PATIENCE // len(graph))]
+    tries = _tries(work, total)[: max(1, MAX_SIMULATED_PIECES // len(graph))]
     known: dict[tuple[float, bool, int], Lanes] = {}
     ways = [whole(graph), *[contract(graph, way, known) for way in tries]]
     found = list(dict.fromkeys([tuple(groups) for groups in ways]))

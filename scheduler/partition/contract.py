@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from distgrad.scheduler.partition.nodes import Groups, Nodes, quotient
-from distgrad.scheduler.partition.reduce import Lanes, Way, joined
+from distgrad.scheduler.partition.reduce import Lanes, Way, merged_lanes
 from distgrad.scheduler.partition.towers import heads_of
 
 #: Levels of small sources that may be shared: a slice, say, and a product of it.
@@ -36,7 +36,7 @@ def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool, int], Lanes]
     lanes = known[key]
     color = [0] * len(lanes.weight)
     if way.fold or way.columns:
-        lanes, color = joined(nodes, lanes, way)
+        lanes, color = merged_lanes(nodes, lanes, way)
     groups = _phased(nodes, lanes.of, way.window)
     graph, place = quotient(nodes, groups)
     graph = _colored(graph, {place[g]: color[lane] for g, lane in zip(groups, lanes.of, strict=True)})

@@ -52,7 +52,7 @@ class Lanes(NamedTuple):
     tower: list[bool]
 
 
-def joined(nodes: Nodes, lanes: Lanes, way: Way) -> tuple[Lanes, list[int]]:
+def merged_lanes(nodes: Nodes, lanes: Lanes, way: Way) -> tuple[Lanes, list[int]]:
     """Fewer lanes, and a color for each of them: those that shall not merge with others have one above 0."""
     device = _devices(nodes, lanes)
     into = _absorbed(nodes, lanes, device, way.grain)

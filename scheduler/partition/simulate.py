@@ -23,7 +23,7 @@ from distgrad.scheduler.plan import Bundle, Plan, Task
 NEAR = 4
 #: On Ray, objects up to so many bytes travel with the messages of tasks. Of larger ones the first that a task writes or
 #: reads is part of its overhead; each further one takes so many seconds to make in the store, or to get hold of.
-INLINE = 100 << 10
+RAY_INLINE_BYTES = 100 << 10
 MAKE_SECONDS, GET_SECONDS = 1.2e-3, 2e-4
 #: Two kinds of things that travel: bundles, and values from outside.
 MADE, GIVEN = 0, 1
@@ -164,7 +164,7 @@ class _Simulation:
         the arrays themselves."""
         if self.cluster.engine == "local":
             return [0.0] * len(self.loads)
-        stored = [thing.nbytes > INLINE for thing in self.things]
+        stored = [thing.nbytes > RAY_INLINE_BYTES for thing in self.things]
         seconds = [GET_SECONDS * max(sum([stored[x] for x in load.reads]) - 1, 0) for load in self.loads]
         wrote = [False] * len(self.loads)
         for thing, large in zip(self.things, stored, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from distgrad.scheduler.passes.rewrite import Made, Rules, Walk, moved
+from distgrad.scheduler.passes.rewrite import Made, Rewriter, Rules, moved
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 
@@ -13,45 +13,45 @@ def _with(step: Step, inputs: tuple[int, ...], attrs: dict[str, Any]) -> Step:
     return Step(step.type, inputs, step.outputs, attrs, (), step.source, step.name, step.device)
 
 
-def _maker(walk: Walk, v: int, kind: str) -> Step | None:
-    step = walk.made.get(v)
+def _maker(r: Rewriter, v: int, kind: str) -> Step | None:
+    step = r.made.get(v)
     return step if step is not None and step.type == kind else None
 
 
-def _neg(walk: Walk, step: Step) -> Made:
-    inner = _maker(walk, step.inputs[0], "Neg")
-    return inner.inputs if inner is not None and inner.inputs[0] not in walk.strided else None
+def _neg(r: Rewriter, step: Step) -> Made:
+    inner = _maker(r, step.inputs[0], "Neg")
+    return inner.inputs if inner is not None and inner.inputs[0] not in r.maybe_strided else None
 
 
-def _positive(walk: Walk, v: int) -> int:
+def _positive(r: Rewriter, v: int) -> int:
     """What a value is the negative of, where that is known, or the value itself."""
-    inner = _maker(walk, v, "Neg")
-    return v if inner is None or inner.inputs[0] in walk.strided else inner.inputs[0]
+    inner = _maker(r, v, "Neg")
+    return v if inner is None or inner.inputs[0] in r.maybe_strided else inner.inputs[0]
 
 
-def _product(walk: Walk, step: Step) -> Made:
+def _product(r: Rewriter, step: Step) -> Made:
     """Two negations undo each other. The one in -x * x goes last: x * x may be there already, or be wanted again."""
     a, b = step.inputs
-    if (a != b and a not in walk.made and b not in walk.made) or walk.types[step.outputs[0]].dtype.kind not in "fiu":
+    if (a != b and a not in r.made and b not in r.made) or r.types[step.outputs[0]].dtype.kind not in "fiu":
         return None
-    x, y = _positive(walk, a), _positive(walk, b)
+    x, y = _positive(r, a), _positive(r, b)
     if x != a and y != b:
         return moved(step, (x, y), ())
     if step.type == "Div" or x != y:
         return None
     square = _as(step, "Square", (x,))
-    return square if a == b else _as(step, "Neg", (walk.insert(square, walk.types[step.outputs[0]]),))
+    return square if a == b else _as(step, "Neg", (r.insert(square, r.types[step.outputs[0]]),))
 
 
-def _sum(walk: Walk, step: Step) -> Made:
+def _sum(r: Rewriter, step: Step) -> Made:
     """What is negated to be added is subtracted, and the other way round."""
     a, b = step.inputs
-    if (a not in walk.made and b not in walk.made) or walk.types[step.outputs[0]].dtype.kind not in "fiu":
+    if (a not in r.made and b not in r.made) or r.types[step.outputs[0]].dtype.kind not in "fiu":
         return None
     other = "Sub" if step.type == "Add" else "Add"
-    if (y := _positive(walk, b)) != b:
+    if (y := _positive(r, b)) != b:
         return _as(step, other, (a, y))
-    if step.type == "Add" and (x := _positive(walk, a)) != a:
+    if step.type == "Add" and (x := _positive(r, a)) != a:
         return _as(step, other, (b, x))
     return None
 
@@ -60,31 +60,31 @@ def _as(step: Step, kind: str, inputs: tuple[int, ...]) -> Step:
     return Step(kind, inputs, step.outputs, {}, (), step.source, step.name, step.device)
 
 
-def _reshape(walk: Walk, step: Step) -> Made:
+def _reshape(r: Rewriter, step: Step) -> Made:
     """The first of two may have been a copy that lies row by row, where what it copied did not."""
-    inner = _maker(walk, step.inputs[0], "Reshape")
-    return moved(step, inner.inputs, ()) if inner is not None and inner.inputs[0] not in walk.strided else None
+    inner = _maker(r, step.inputs[0], "Reshape")
+    return moved(step, inner.inputs, ()) if inner is not None and inner.inputs[0] not in r.maybe_strided else None
 
 
-def _transpose(walk: Walk, step: Step) -> Made:
-    inner = _maker(walk, step.inputs[0], "Transpose")
+def _transpose(r: Rewriter, step: Step) -> Made:
+    inner = _maker(r, step.inputs[0], "Transpose")
     if inner is None:
         return None
     axes = tuple([inner.attrs["axes"][i] for i in step.attrs["axes"]])
     return inner.inputs if axes == tuple(range(len(axes))) else _with(step, inner.inputs, {"axes": axes})
 
 
-def _matmul(walk: Walk, step: Step) -> Made:
+def _matmul(r: Rewriter, step: Step) -> Made:
     """A transposed operand is a flag. Where a batch meets one matrix, the flag of the batch decides how it computes."""
     a, b = step.inputs
-    if a not in walk.made and b not in walk.made:
+    if a not in r.made and b not in r.made:
         return None
     flags, inputs = dict(step.attrs), [a, b]
-    batch_by_matrix = len(walk.types[a].shape) > 2 == len(walk.types[b].shape)
+    batch_by_matrix = len(r.types[a].shape) > 2 == len(r.types[b].shape)
     for k, flag in enumerate(("transpose_a", "transpose_b")):
-        inner = _maker(walk, inputs[k], "Transpose")
+        inner = _maker(r, inputs[k], "Transpose")
         if inner is not None and _turns_last(inner.attrs["axes"]) and not (k == 0 and batch_by_matrix):
-            inputs[k], flags[flag] = _without_swap(walk, inner), not flags[flag]
+            inputs[k], flags[flag] = _without_swap(r, inner), not flags[flag]
     return None if tuple(inputs) == step.inputs else _with(step, tuple(inputs), flags)
 
 
@@ -93,36 +93,36 @@ def _turns_last(axes: tuple[int, ...]) -> bool:
     return len(axes) >= 2 and axes[-2] == len(axes) - 1
 
 
-def _without_swap(walk: Walk, step: Step) -> int:
+def _without_swap(r: Rewriter, step: Step) -> int:
     """What a Transpose makes that brings the last axis to the place before the last, without that last swap."""
     *others, a, b = step.attrs["axes"]
     axes = (*others, b, a)
     if axes == tuple(range(len(axes))):
         return step.inputs[0]
-    shape, dtype = walk.types[step.inputs[0]]
-    return walk.insert(_with(step, step.inputs, {"axes": axes}), Spec(tuple([shape[i] for i in axes]), dtype))
+    shape, dtype = r.types[step.inputs[0]]
+    return r.insert(_with(step, step.inputs, {"axes": axes}), Spec(tuple([shape[i] for i in axes]), dtype))
 
 
 def _join(cut: str) -> Any:
     """All parts of a value, joined as they were cut."""
 
-    def rule(walk: Walk, step: Step) -> Made:
-        inner = _maker(walk, step.inputs[0], cut)
+    def rule(r: Rewriter, step: Step) -> Made:
+        inner = _maker(r, step.inputs[0], cut)
         if inner is None or inner.outputs != step.inputs or inner.attrs["axis"] != step.attrs["axis"]:
             return None
-        return inner.inputs if inner.inputs[0] not in walk.strided else None
+        return inner.inputs if inner.inputs[0] not in r.maybe_strided else None
 
     return rule
 
 
-def _select(walk: Walk, step: Step) -> Made:
+def _select(r: Rewriter, step: Step) -> Made:
     """A condition that is one known number chooses now."""
-    number = walk.number(step.inputs[0])
+    number = r.number(step.inputs[0])
     if number is None:
         return None
     chosen = step.inputs[1 if number else 2]
-    fits = walk.types[chosen] == walk.types[step.outputs[0]]
-    return (chosen,) if fits and walk.strided.isdisjoint(step.inputs) else None
+    fits = r.types[chosen] == r.types[step.outputs[0]]
+    return (chosen,) if fits and r.maybe_strided.isdisjoint(step.inputs) else None
 
 
 _BY_TYPE = {

@@ -3,48 +3,48 @@
 from __future__ import annotations
 
 from distgrad.registry import View
-from distgrad.scheduler.passes.rewrite import Made, Rules, Walk
+from distgrad.scheduler.passes.rewrite import Made, Rewriter, Rules
 from distgrad.scheduler.program import Step
 
 
-def _passed(walk: Walk, step: Step) -> Made:
+def _passed(r: Rewriter, step: Step) -> Made:
     return step.inputs
 
 
-def _same_type(walk: Walk, step: Step) -> Made:
+def _same_type(r: Rewriter, step: Step) -> Made:
     """A view of everything, in the same order."""
-    return step.inputs if walk.types[step.inputs[0]] == walk.types[step.outputs[0]] else None
+    return step.inputs if r.types[step.inputs[0]] == r.types[step.outputs[0]] else None
 
 
-def _copied(walk: Walk, step: Step) -> Made:
+def _copied(r: Rewriter, step: Step) -> Made:
     """A copy lies row by row, which its argument might not."""
-    return _same_type(walk, step) if len(step.inputs) == 1 and step.inputs[0] not in walk.strided else None
+    return _same_type(r, step) if len(step.inputs) == 1 and step.inputs[0] not in r.maybe_strided else None
 
 
-def _one_term(walk: Walk, step: Step) -> Made:
+def _one_term(r: Rewriter, step: Step) -> Made:
     return step.inputs if len(step.inputs) == 1 else None
 
 
-def _transpose(walk: Walk, step: Step) -> Made:
+def _transpose(r: Rewriter, step: Step) -> Made:
     axes = step.attrs["axes"]
     return step.inputs if axes == tuple(range(len(axes))) else None
 
 
-def _slice(walk: Walk, step: Step) -> Made:
+def _slice(r: Rewriter, step: Step) -> Made:
     """x[:, :]: neither an index, nor a new axis, nor another order."""
-    shape = walk.types[step.inputs[0]].shape
+    shape = r.types[step.inputs[0]].shape
     return step.inputs if step.attrs["index"] == tuple([(0, n, 1) for n in shape]) else None
 
 
-def _reduction(walk: Walk, step: Step) -> Made:
+def _reduction(r: Rewriter, step: Step) -> Made:
     """Over axes of size 1 nothing is reduced. (A Sum of floats makes 0.0 of -0.0 even then.)"""
     (x,), (y,) = step.inputs, step.outputs
-    shape = walk.types[x].shape
-    if x in walk.strided or any(shape[i] != 1 for i in step.attrs["axis"]):
+    shape = r.types[x].shape
+    if x in r.maybe_strided or any(shape[i] != 1 for i in step.attrs["axis"]):
         return None
-    if step.type == "Sum" and walk.types[x].dtype.kind not in "iu":
+    if step.type == "Sum" and r.types[x].dtype.kind not in "iu":
         return None
-    attrs = {"shape": walk.types[y].shape}
+    attrs = {"shape": r.types[y].shape}
     return Step("Reshape", step.inputs, step.outputs, attrs, (), step.source, step.name, step.device)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from distgrad.scheduler.outlined_calls import expanded, is_stamped
+from distgrad.scheduler.outlined_calls import expanded, has_outlined_calls
 from distgrad.scheduler.program import CALL, Program, check_program
 
 
 def expanded_program(program: Program) -> Program:
     """The program with all calls laid out. What waited for a call waits for what the call gives."""
-    if not is_stamped(program):
+    if not has_outlined_calls(program):
         return program
     place: list[int] = []  # the last step of each, where it is now
     count = 0

@@ -44,14 +44,14 @@ def joins(program: Program, fan_in: int) -> Program:
         parts = [(v, maker.get(v, -1)) for v in step.inputs]
         while len(parts) > fan_in:
             groups = [parts[at : at + fan_in] for at in range(0, len(parts), fan_in)]
-            parts = [_joined(step, group, types, early) if len(group) > 1 else group[0] for group in groups]
+            parts = [_concat_node(step, group, types, early) if len(group) > 1 else group[0] for group in groups]
         steps[i] = moved(step, tuple([v for v, _ in parts]), ())
     if not early:
         return program
     return check_program(replace(program, steps=inserted(steps, early), types=tuple(types)))
 
 
-def _joined(
+def _concat_node(
     step: Step, group: Sequence[tuple[int, int]], types: list[Spec], early: dict[int, list[Step]]
 ) -> tuple[int, int]:
     """One node of a tree, and the place after which it stands."""

@@ -7,48 +7,48 @@ from typing import Any
 import numpy as np
 
 from distgrad.registry import OPS, Kind
-from distgrad.scheduler.passes.rewrite import Array, Made, Rules, Walk, moved
+from distgrad.scheduler.passes.rewrite import Array, Made, Rewriter, Rules, moved
 from distgrad.scheduler.program import Step
 from distgrad.types import INT, DType, Shape, size_of
 
 
-def _lean(walk: Walk, step: Step) -> Made:
+def _lean(r: Rewriter, step: Step) -> Made:
     """An operand that was only repeated to the shape of another one, as it was before: broadcasting repeats it anyway.
 
     An array of one number becomes the number.
     """
-    inputs, made, known = step.inputs, walk.made, walk.known
+    inputs, made, known = step.inputs, r.made, r.known
     for v in inputs:
         if v in made or v in known:
             break
     else:
         return None
-    uniform = _uniform(walk, step)
+    uniform = _uniform(r, step)
     if uniform is not None:
         return uniform
-    shape, types = walk.types[step.outputs[0]].shape, walk.types
+    shape, types = r.types[step.outputs[0]].shape, r.types
     lean = list(inputs)
     for k, v in enumerate(inputs):
         if types[v].shape and any(types[u].shape == shape for j, u in enumerate(lean) if j != k):
-            lean[k] = _source(walk, step, v)
-    others = _without_one(walk, step, lean, shape)
+            lean[k] = _source(r, step, v)
+    others = _without_one(r, step, lean, shape)
     if others is not None:
         return others
     return moved(step, tuple(lean), ()) if lean != list(inputs) else None
 
 
-def _uniform(walk: Walk, step: Step) -> Made:
+def _uniform(r: Rewriter, step: Step) -> Made:
     """Of numbers alone comes a number, which is computed once. (The bits of a NaN would not survive being a number.)"""
-    shape, dtype = walk.types[step.outputs[0]]
+    shape, dtype = r.types[step.outputs[0]]
     if dtype.kind not in "biuf" or not OPS[step.type].rounded:
         return None
     numbers = []
     for v in step.inputs:
-        number = walk.number(v)
+        number = r.number(v)
         if number is None:
             return None
         numbers.append(number)
-    made = walk.computed(step, numbers)
+    made = r.computed(step, numbers)
     return None if made is None or made != made else _fill(step, shape, dtype, made.item())
 
 
@@ -57,40 +57,40 @@ def _fill(step: Step, shape: Shape, dtype: DType, value: Any) -> Step:
     return Step("Fill", (), step.outputs, attrs, (), step.source, step.name, step.device)
 
 
-def _reshape(walk: Walk, step: Step) -> Made:
-    maker = walk.made.get(step.inputs[0])
+def _reshape(r: Rewriter, step: Step) -> Made:
+    maker = r.made.get(step.inputs[0])
     if maker is None or maker.type != "Fill":
         return None
     return _fill(step, step.attrs["shape"], maker.attrs["dtype"], maker.attrs["value"])
 
 
-def _source(walk: Walk, step: Step, v: int) -> int:
+def _source(r: Rewriter, step: Step, v: int) -> int:
     """What stands for an operand beside one that has the full shape."""
-    maker = walk.made.get(v)
+    maker = r.made.get(v)
     repeated = maker is not None and maker.type == "BroadcastTo"
     if OPS[step.type].rounded:
-        number = walk.number(v)
+        number = r.number(v)
         # Beside an array that lies otherwise, a full array of one number decides how the result lies.
-        if number is not None and (repeated or number.size == size_of(walk.types[v].shape) or _all_rows(walk, step)):
-            return walk.scalar(v, number, step if maker is None else maker)
+        if number is not None and (repeated or number.size == size_of(r.types[v].shape) or _all_rows(r, step)):
+            return r.scalar(v, number, step if maker is None else maker)
     return maker.inputs[0] if repeated and maker is not None else v
 
 
-def _all_rows(walk: Walk, step: Step) -> bool:
-    return walk.strided.isdisjoint(step.inputs)
+def _all_rows(r: Rewriter, step: Step) -> bool:
+    return r.maybe_strided.isdisjoint(step.inputs)
 
 
 #: Which input may be one, and which input the result is then.
 _ONES = {"Mul": ((1, 0), (0, 1)), "Div": ((1, 0),)}
 
 
-def _without_one(walk: Walk, step: Step, inputs: list[int], shape: tuple[int, ...]) -> Made:
+def _without_one(r: Rewriter, step: Step, inputs: list[int], shape: tuple[int, ...]) -> Made:
     """x * 1 and x / 1 are x, to the bit, for real x."""
-    if walk.types[step.outputs[0]].dtype.kind not in "iufV":
+    if r.types[step.outputs[0]].dtype.kind not in "iufV":
         return None
     for one, x in _ONES.get(step.type, ()):
-        number, v = walk.number(inputs[one]), inputs[x]
-        if number is not None and number == 1 and walk.types[v].shape == shape and v not in walk.strided:
+        number, v = r.number(inputs[one]), inputs[x]
+        if number is not None and number == 1 and r.types[v].shape == shape and v not in r.maybe_strided:
             return (v,)
     return None
 
@@ -98,10 +98,10 @@ def _without_one(walk: Walk, step: Step, inputs: list[int], shape: tuple[int, ..
 def _like(value: int) -> Any:
     """Zeros or ones in the shape of something: the something itself is not needed."""
 
-    def rule(walk: Walk, step: Step) -> Made:
+    def rule(r: Rewriter, step: Step) -> Made:
         (x,), (y,) = step.inputs, step.outputs
-        shape, dtype = walk.types[y]
-        if x in walk.strided or dtype.kind not in "biufcV":
+        shape, dtype = r.types[y]
+        if x in r.maybe_strided or dtype.kind not in "biufcV":
             return None
         return _fill(step, shape, dtype, value)
 
@@ -111,8 +111,8 @@ def _like(value: int) -> Any:
 def _static(what: Any) -> Any:
     """A number or vector that the type of the input tells."""
 
-    def rule(walk: Walk, step: Step) -> Made:
-        array: Array = np.asarray(what(walk.types[step.inputs[0]].shape), INT)
+    def rule(r: Rewriter, step: Step) -> Made:
+        array: Array = np.asarray(what(r.types[step.inputs[0]].shape), INT)
         array.flags.writeable = False
         return Step("Const", (), step.outputs, {"value": array}, (), step.source, step.name, step.device)
 

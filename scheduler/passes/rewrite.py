@@ -24,7 +24,7 @@ from distgrad.types import Spec, size_of
 Array = np.ndarray[Any, np.dtype[Any]]
 Evaluate = Callable[[Step, Sequence[Array], Sequence[Spec]], Sequence[Array]]
 Made = Step | tuple[int, ...] | None
-Rule = Callable[["Walk", Step], Made]
+Rule = Callable[["Rewriter", Step], Made]
 
 #: Folding computes what reads and makes no more bytes than this: beyond, the run has more threads for it, and a
 #: program stays small. What only lays out a large constant otherwise is folded too.
@@ -43,7 +43,7 @@ class Rules:
         return found or next((rule for holds, rule in self.by_fact if holds(definition)), None)
 
 
-class Walk:
+class Rewriter:
     """One run over a program: what is left of it so far, and what is known of its values."""
 
     def __init__(self, program: Program, rules: Sequence[Rules], evaluate: Evaluate | None = None):
@@ -61,7 +61,7 @@ class Walk:
         #: Values that are constants.
         self.known: dict[int, Array] = {}
         #: Values that may not be contiguous.
-        self.strided: set[int] = set()
+        self.maybe_strided: set[int] = set()
         self.changed = False
         #: Constants without a step: they get one when something reads them, and most are read by nothing that is left.
         self._pending: dict[int, Step] = {}
@@ -118,7 +118,7 @@ class Walk:
         array.flags.writeable = False
         self.known[v] = array
         if not array.flags.c_contiguous:
-            self.strided.add(v)
+            self.maybe_strided.add(v)
         self._pending[v] = Step("Const", (), (v,), {"value": array}, (), like.source, like.name, like.device)
 
     def computed(self, step: Step, arrays: Sequence[Array]) -> Array | None:
@@ -167,8 +167,8 @@ class Walk:
         """What rewrites this type: where several tables have a rule for it, the first that has an answer is right."""
         found = [rule for table in self._tables if (rule := table.of(OPS[op_type])) is not None]
 
-        def first(walk: Walk, step: Step) -> Made:
-            return next((made for rule in found if (made := rule(walk, step)) is not None), None)
+        def first(r: Rewriter, step: Step) -> Made:
+            return next((made for rule in found if (made := rule(r, step)) is not None), None)
 
         self._rules[op_type] = first if len(found) > 1 else found[0] if found else None
         return self._rules[op_type]
@@ -240,13 +240,13 @@ class Walk:
         """Note where results may not be contiguous: views and calls may give such, all others lay them out anew."""
         definition = OPS[step.type]
         if definition.view is not None:
-            keeps = definition.view in (View.SAME, View.FLAT) and self.strided.isdisjoint(step.inputs)
+            keeps = definition.view in (View.SAME, View.FLAT) and self.maybe_strided.isdisjoint(step.inputs)
         elif step.type == "Const":
             keeps = step.attrs["value"].flags.c_contiguous
         else:
             keeps = definition.kind is not Kind.CALL
         if not keeps:
-            self.strided.update(step.outputs)
+            self.maybe_strided.update(step.outputs)
 
     def _look_at(self, step: Step) -> None:
         if step.type == "Const":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from distgrad.scheduler.passes.algebra import ALGEBRA
 from distgrad.scheduler.passes.aliases import ALIASES
 from distgrad.scheduler.passes.constants import CONSTANTS
-from distgrad.scheduler.passes.rewrite import Evaluate, Walk
+from distgrad.scheduler.passes.rewrite import Evaluate, Rewriter
 from distgrad.scheduler.program import Program
 
 
@@ -16,4 +16,4 @@ def simplify(program: Program, evaluate: Evaluate) -> Program:
     is a barrier. `evaluate(step, arrays, specs)` gives the results of a step as a run would. It is not asked for a
     user's own ops, nor for what reads or makes more bytes than `FOLDED_BYTES`; where it raises, the step stays.
     """
-    return Walk(program, (ALIASES, ALGEBRA, CONSTANTS), evaluate).run()
+    return Rewriter(program, (ALIASES, ALGEBRA, CONSTANTS), evaluate).run()

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 DECIDES = 0.8
 #: Smaller shares of the work are not named.
 SEEN = 0.01
-#: Op types that are named per task.
-NAMED = 3
+#: Maximum devices listed in the totals, and op types listed per task.
+MAX_NAMED_DEVICES = 3
+MAX_NAMED_OPS = 3
 
 
 def explain(plan: Plan, top: int = 10) -> str:
@@ -63,8 +64,8 @@ def _devices(plan: Plan) -> list[str]:
     count = Counter(["any worker" if task.device is None else task.device for task in plan.tasks])
     if count.keys() <= {"any worker"}:
         return []
-    shown = [f"{counted(n, 'task')} on {device}" for device, n in count.most_common(NAMED)]
-    shown += [f"{len(count) - NAMED} more"] if len(count) > NAMED else []
+    shown = [f"{counted(n, 'task')} on {device}" for device, n in count.most_common(MAX_NAMED_DEVICES)]
+    shown += [f"{len(count) - MAX_NAMED_DEVICES} more"] if len(count) > MAX_NAMED_DEVICES else []
     return [f"devices     {', '.join(shown)}"]
 
 
@@ -146,8 +147,8 @@ def ops_text(items: Sequence[tuple[str, float, int]]) -> str:
     for name, _, n in items:
         count[name] += n
     names = [name for name, _ in summed([(name, cost) for name, cost, _ in items])]
-    text = ", ".join([f"{name} ×{count[name]}" if count[name] > 1 else name for name in names[:NAMED]])
-    return text + (f", +{len(names) - NAMED} more" if len(names) > NAMED else "")
+    text = ", ".join([f"{name} ×{count[name]}" if count[name] > 1 else name for name in names[:MAX_NAMED_OPS]])
+    return text + (f", +{len(names) - MAX_NAMED_OPS} more" if len(names) > MAX_NAMED_OPS else "")
 
 
 def _bundles(plan: Plan, top: int) -> list[str]:

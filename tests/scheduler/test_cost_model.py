@@ -168,7 +168,7 @@ def convolutions(size: int, channels: int, made: int) -> dict[str, Work]:
 def test_a_convolution_is_a_product_and_copies_of_its_windows() -> None:
     work = convolutions(5, 16, 32)["Conv2D"]
     assert [p.flops for p in work.products] == [2 * 8 * 32 * 32 * 25 * 16 * 32]
-    assert work.cheap > 8 * 32 * 32 * 25 * 16
+    assert work.elementwise > 8 * 32 * 32 * 25 * 16
 
 
 def test_the_gradients_of_a_convolution_have_its_flops() -> None:

@@ -11,7 +11,7 @@ import distgrad as dg
 from distgrad.run import planner
 from distgrad.run.planner import evaluate
 from distgrad.scheduler.digest import program_digest
-from distgrad.scheduler.outlined_calls import all_steps, is_stamped
+from distgrad.scheduler.outlined_calls import all_steps, has_outlined_calls
 from distgrad.scheduler.partition.partition import partition
 from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.passes.pipeline import Context, improve
@@ -51,13 +51,13 @@ def test_a_long_body_that_is_called_often_is_one_step_per_call() -> None:
 
 
 def test_a_body_that_is_called_a_few_times_is_laid_out() -> None:
-    assert not is_stamped(program(towers(MANY_CALLS - 1), WEIGHTS, ROWS)[0])
+    assert not has_outlined_calls(program(towers(MANY_CALLS - 1), WEIGHTS, ROWS)[0])
 
 
 def test_a_short_body_is_laid_out() -> None:
     short = dg.data_parallel(lambda x: dg.sum(dg.exp(x)), shards=MANY_CALLS)
     made, _ = program(short, ROWS)
-    assert not is_stamped(made)
+    assert not has_outlined_calls(made)
     assert len([step for step in made.steps if step.type == "Exp"]) == MANY_CALLS < LONG_BODY
 
 
@@ -77,7 +77,7 @@ def test_a_body_on_a_device_is_laid_out() -> None:
                 x = dg.exp(dg.sin(x))
         return dg.sum(x)
 
-    assert not is_stamped(program(dg.data_parallel(placed, shards=MANY_CALLS), ROWS)[0])
+    assert not has_outlined_calls(program(dg.data_parallel(placed, shards=MANY_CALLS), ROWS)[0])
 
 
 def test_bits_are_those_of_the_program_laid_out() -> None:
@@ -86,8 +86,8 @@ def test_bits_are_those_of_the_program_laid_out() -> None:
     found, _ = reference.run(whole, values, {})
     flat, _ = reference.run(expanded_program(whole), values, {})
     once, _ = reference.run(made, values, {})
-    assert is_stamped(whole)
-    assert not is_stamped(expanded_program(whole))
+    assert has_outlined_calls(whole)
+    assert not has_outlined_calls(expanded_program(whole))
     for a, b, c in zip(found, flat, once, strict=True):
         np.testing.assert_array_equal(a, b)
         np.testing.assert_allclose(a, c, rtol=1e-12)
@@ -111,14 +111,14 @@ def test_the_engine_gives_the_bits_of_the_reference(granularity: float | None) -
 
 def test_where_calls_are_too_large_for_the_budget_they_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def cut(p: Program, *rest: Any) -> Any:
-        if is_stamped(p):
+        if has_outlined_calls(p):
             raise dg.BudgetError("no call fits")
         return partition(p, *rest)
 
     monkeypatch.setattr(planner, "partition", cut)
     with dg.Session(threads=1, memory="1 GiB"):
         plan = towers(MANY_CALLS).plan(WEIGHTS, ROWS)
-    assert not is_stamped(plan.program)
+    assert not has_outlined_calls(plan.program)
     assert len(plan.program.steps) > MANY_CALLS * LONG_BODY / 4
 
 

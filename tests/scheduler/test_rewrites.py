@@ -15,7 +15,7 @@ from distgrad.registry import OPS
 from distgrad.scheduler.passes import algebra, aliases, constants
 from distgrad.scheduler.passes.equal import merge_equal
 from distgrad.scheduler.passes.pipeline import Context, improve
-from distgrad.scheduler.passes.rewrite import FOLDED_BYTES, Walk
+from distgrad.scheduler.passes.rewrite import FOLDED_BYTES, Rewriter
 from distgrad.scheduler.passes.slopes import slopes
 from distgrad.scheduler.program import Program, Step, lower
 from distgrad.types import Spec
@@ -35,15 +35,15 @@ def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[A
 
 
 def alias(program: Program) -> Program:
-    return Walk(program, [aliases.ALIASES]).run()
+    return Rewriter(program, [aliases.ALIASES]).run()
 
 
 def absorbed(program: Program) -> Program:
-    return Walk(program, [algebra.ALGEBRA]).run()
+    return Rewriter(program, [algebra.ALGEBRA]).run()
 
 
 def folded(program: Program) -> Program:
-    return Walk(program, [constants.CONSTANTS], evaluate).run()
+    return Rewriter(program, [constants.CONSTANTS], evaluate).run()
 
 
 def optimized(program: Program) -> Program:
