@@ -1,8 +1,8 @@
-"""Progress of what takes longer than a second: recording, planning and running tell here how far they are.
+"""Progress of operations that take longer than a second: tracing, planning and running report it here.
 
-Telling costs about a microsecond and nothing is drawn by those who tell: a thread looks now and then at what is under
-way. In a terminal it draws bars; in the log of a job it writes lines, seldom; otherwise nobody looks. Which of them is
-said by DISTGRAD_PROGRESS (auto, live, log or off), or by a session for what it does.
+A report costs about a microsecond and draws nothing: a background thread polls the active items. In a terminal it draws
+bars; in the log of a job it writes a line now and then; otherwise nothing is shown. DISTGRAD_PROGRESS (auto, live, log
+or off) chooses, or the `progress` option of a session for its own operations.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from distgrad import runtime
 T = TypeVar("T")
 
 MODES = ("auto", "live", "log", "off")
-#: Seconds before anything is said, and between two looks.
-PATIENCE, LOOK = 1.0, 0.2
+#: Seconds that an operation takes before it is shown, and between two refreshes.
+SHOW_AFTER, REFRESH_EVERY = 1.0, 0.2
 
 
-class Work:
-    """Something under way: what is done of it, of how much, and what it is at. Whoever does it writes these fields."""
+class ProgressItem:
+    """An operation in progress: how much is done, of how much, and its current detail. Its owner updates the fields."""
 
     __slots__ = ("began", "detail", "done", "mode", "nbytes", "share", "shown", "stage", "total", "unit", "what")
 
@@ -43,11 +43,11 @@ class Work:
         self.began = time.monotonic()
         self.done: float = 0
         self.nbytes = 0
-        #: How much of it is done, of 1; None: as much as `done` is of `total`.
+        #: The fraction that is done; None: `done` / `total`.
         self.share: float | None = None
-        #: Whether there is a bar of it, which must go away with it.
+        #: Whether it has a bar, to be removed when it ends.
         self.shown = False
-        #: Says what it is at now.
+        #: Returns a text about the current step.
         self.detail = detail
 
     @property
@@ -57,30 +57,30 @@ class Work:
         return None if not self.total else min(self.done / self.total, 1.0)
 
     def left(self, now: float) -> float | None:
-        """Seconds that the rest should take, if it goes on as so far."""
+        """Estimated seconds left, at the speed so far."""
         fraction = self.fraction
         return None if not fraction else (now - self.began) * (1 / fraction - 1)
 
 
-#: What is under way where nobody looks.
-NOBODY = Work("", "")
+#: The item of every operation while progress is off.
+NOT_SHOWN = ProgressItem("", "")
 
-_works: list[Work] = []
+_active: list[ProgressItem] = []
 _chosen: str | None = None
 _displays: dict[str, Any] = {}
 _lock, _drawing = threading.Lock(), threading.Lock()
 
 
-def mode(own: str | None = None) -> str:
-    """How progress is told, live, log or off: by whoever has no mode of its `own`, as the environment says."""
+def mode(session_mode: str | None = None) -> str:
+    """How progress is shown: live, log or off. The environment decides unless the session has a mode."""
     global _chosen
     if _chosen is None:
         _chosen = resolved(os.environ.get("DISTGRAD_PROGRESS", "auto").lower())
-    return own or _chosen
+    return session_mode or _chosen
 
 
 def resolved(named: str) -> str:
-    """Live, log or off: what one of `MODES` means here."""
+    """Resolve one of `MODES` to live, log or off."""
     if named in ("live", "log", "off"):
         return named
     return "live" if _is_terminal() else "off"
@@ -98,57 +98,57 @@ def begin(
     total: float | None = None,
     unit: str = "",
     detail: Callable[[], str] | None = None,
-    own: str | None = None,
-) -> Work:
-    """Something begins; it is shown until `end`, if it takes so long that somebody looks. `own` is the mode of the
-    session that does it, if it has one."""
-    told = own or _chosen or mode()
-    if told == "off":
-        return NOBODY
-    work = Work(stage, what, total, unit, detail, told)
-    _works.append(work)
-    if told not in _displays:
-        _start(told)
-    return work
+    session_mode: str | None = None,
+) -> ProgressItem:
+    """Begin an operation. It is shown, if it takes long enough, until `end`. `session_mode` is the mode of its session,
+    if that has one."""
+    shown_as = session_mode or _chosen or mode()
+    if shown_as == "off":
+        return NOT_SHOWN
+    item = ProgressItem(stage, what, total, unit, detail, shown_as)
+    _active.append(item)
+    if shown_as not in _displays:
+        _start(shown_as)
+    return item
 
 
-def end(work: Work) -> None:
-    if work is not NOBODY:
-        work.detail = None  # whoever does the work has it, and is what it calls: they shall not keep each other alive
-        with suppress(ValueError):  # a forked process began without it
-            _works.remove(work)
-        if work.shown:
-            _show(work.mode)
+def end(item: ProgressItem) -> None:
+    if item is not NOT_SHOWN:
+        item.detail = None  # breaks the reference cycle between the item and its owner
+        with suppress(ValueError):  # a forked process has an empty list
+            _active.remove(item)
+        if item.shown:
+            _show(item.mode)
 
 
 def track(
     items: Iterable[T], what: str, total: int | None = None, note: Callable[[], str] | None = None
 ) -> Iterator[T]:
-    """Go through a loop of one's own, with its progress shown. `note` says something about it, such as the loss. It is
-    shown as the session tells progress that is open, if that has a mode of its own.
+    """Iterate over `items` and show the progress. `note` returns a text to show with it, such as the loss. The open
+    session decides how progress is shown, if it has a mode.
 
     >>> [i * i for i in track(range(4), "squares")]
     [0, 1, 4, 9]
     """
     if total is None and isinstance(items, Sized):
         total = len(items)
-    work = begin("", what, total, detail=note, own=runtime.progress())
+    tracked = begin("", what, total, detail=note, session_mode=runtime.progress())
     try:
         for item in items:
             yield item
-            work.done += 1
+            tracked.done += 1
     finally:
-        end(work)
+        end(tracked)
 
 
-def under_way(mode: str) -> list[Work]:
-    """What somebody should be told of now in this mode, outermost first."""
+def visible(mode: str) -> list[ProgressItem]:
+    """The items to show now in this mode, outermost first."""
     now = time.monotonic()
-    return [work for work in list(_works) if work.mode == mode and now - work.began >= PATIENCE]
+    return [item for item in list(_active) if item.mode == mode and now - item.began >= SHOW_AFTER]
 
 
 def _start(mode: str) -> None:
-    """Have somebody look at what is told in this mode: one thread looks at all."""
+    """Create the display of this mode. One thread serves all displays."""
     with _lock:
         if mode not in _displays:
             from distgrad.progress_display import Lines, Live
@@ -162,28 +162,28 @@ def _watch() -> None:
     while True:
         for mode in list(_displays):
             _show(mode)
-        time.sleep(LOOK)
+        time.sleep(REFRESH_EVERY)
 
 
 def _show(mode: str) -> None:
-    """Have what is under way shown."""
-    with _drawing, suppress(Exception):  # a closed terminal is no reason to disturb a run
-        _displays[mode].show(under_way(mode))
+    """Show the active items."""
+    with _drawing, suppress(Exception):  # a closed terminal must not disturb a run
+        _displays[mode].show(visible(mode))
 
 
 def _forget() -> None:
-    """A process that was forked has not the thread, and nothing under way; what it prints goes past the bars."""
+    """After a fork: the child has no display thread and no active items, and its output bypasses the bars."""
     global _lock, _drawing
-    _works.clear()
+    _active.clear()
     for display in _displays.values():
-        display.let_go()
+        display.detach()
     _displays.clear()
     _lock, _drawing = threading.Lock(), threading.Lock()
 
 
 def _leave() -> None:
-    """At the end of the process: no bar stays, and the cursor is seen again."""
-    _works.clear()
+    """At exit: remove the bars and show the cursor again."""
+    _active.clear()
     for mode in list(_displays):
         _show(mode)
 

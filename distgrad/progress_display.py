@@ -7,61 +7,61 @@ import time
 from collections.abc import Sequence
 from typing import Any, TextIO
 
-from distgrad.progress import Work
+from distgrad.progress import ProgressItem
 
-#: Bars that are drawn at most.
-MOST = 3
-#: Seconds after which the next line of a log is written: the first soon, the later ones seldom.
-FIRST, GROWTH, LONGEST = 2.0, 1.5, 60.0
+#: Maximum number of bars.
+MAX_BARS = 3
+#: Seconds until the first line of a log; the factor by which the wait for the next one grows; the longest wait.
+FIRST_WAIT, WAIT_GROWTH, MAX_WAIT = 2.0, 1.5, 60.0
 
 
 class Live:
-    """Bars that go away with what they tell of. rich draws them; it is imported when the first one is."""
+    """Bars, each removed when its item ends. rich draws them; it is imported with the first bar."""
 
     def __init__(self) -> None:
         self._progress: Any = None
-        self._bars: dict[Work, Any] = {}
+        self._bars: dict[ProgressItem, Any] = {}
 
-    def show(self, works: Sequence[Work]) -> None:
-        shown = list(works[-MOST:])
-        for work in [work for work in self._bars if work not in shown]:
-            self._progress.remove_task(self._bars.pop(work))
+    def show(self, items: Sequence[ProgressItem]) -> None:
+        shown = list(items[-MAX_BARS:])
+        for item in [item for item in self._bars if item not in shown]:
+            self._progress.remove_task(self._bars.pop(item))
         if not shown:
             if self._progress is not None:
                 self._progress.stop()
                 self._progress = None
             return
         if self._progress is None:
-            if any(map(_proxied, _STREAMS)):  # the user's own bars are in the terminal: they would overwrite each other
+            if any(map(_proxied, _STREAMS)):  # the user draws bars too: they would overwrite each other
                 return
             self._progress = _rich_progress()
             self._progress.start()
         now = time.monotonic()
-        for work in shown:
-            work.shown = True
-            if work not in self._bars:
-                self._bars[work] = self._progress.add_task(_title(work), total=None, text="")
-            fraction = work.fraction
+        for item in shown:
+            item.shown = True
+            if item not in self._bars:
+                self._bars[item] = self._progress.add_task(_title(item), total=None, text="")
+            fraction = item.fraction
             self._progress.update(
-                self._bars[work],
+                self._bars[item],
                 total=None if fraction is None else 1.0,
                 completed=0.0 if fraction is None else fraction,
-                text=" · ".join([*_amount(work), _seconds(now - work.began), *_more(work, now)]),
+                text=" · ".join([*_amount(item), _seconds(now - item.began), *_more(item, now)]),
             )
         self._progress.refresh()
 
-    def let_go(self) -> None:
-        """Without drawing: what is printed goes where it went before there were bars."""
+    def detach(self) -> None:
+        """Restore the streams that rich redirected, without drawing."""
         for name in _STREAMS if self._progress is not None else ():
             setattr(sys, name, _proxied(name) or getattr(sys, name))
 
 
-#: What rich has pass through itself, while it draws, so that it stands above the bars.
+#: Streams that rich redirects while it draws, to print above the bars.
 _STREAMS = ("stdout", "stderr")
 
 
 def _proxied(name: str) -> Any:
-    """The stream behind the one of that name, where rich has put itself before it."""
+    """The stream that rich redirected under this name, if any."""
     return getattr(getattr(sys, name), "rich_proxied_file", None)
 
 
@@ -75,62 +75,62 @@ def _rich_progress() -> Any:
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         BarColumn(bar_width=16, table_column=Column(width=16)),
         TextColumn("{task.fields[text]}", markup=False, table_column=rest),
-        console=Console(file=sys.stderr),  # this very stream: code that catches the error output shall not get bars
+        console=Console(file=sys.stderr),  # the stream of now: code that redirects stderr later gets no bars
         transient=True,
         expand=True,
-        auto_refresh=False,  # rich would start a thread of its own
-        redirect_stdout=sys.stdout.isatty(),  # what is printed stands above the bars; in a file it stays there
+        auto_refresh=False,  # rich would start another thread
+        redirect_stdout=sys.stdout.isatty(),  # print above the bars, unless stdout is a file
     )
 
 
 class Lines:
-    """Lines without colours or motion, ever more seldom."""
+    """Plain lines, at growing intervals."""
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream
-        self._next: dict[Work, tuple[float, float]] = {}
+        self._next: dict[ProgressItem, tuple[float, float]] = {}
 
-    def show(self, works: Sequence[Work]) -> None:
+    def show(self, items: Sequence[ProgressItem]) -> None:
         now = time.monotonic()
-        self._next = {work: when for work, when in self._next.items() if work in works}
-        for work in works:
-            at, wait = self._next.setdefault(work, (work.began + FIRST, FIRST))
+        self._next = {item: when for item, when in self._next.items() if item in items}
+        for item in items:
+            at, wait = self._next.setdefault(item, (item.began + FIRST_WAIT, FIRST_WAIT))
             if now >= at:
-                wait = min(wait * GROWTH, LONGEST)
-                self._next[work] = now + wait, wait
-                print(f"distgrad: {line(work, now)}", file=self._stream or sys.stderr, flush=True)
+                wait = min(wait * WAIT_GROWTH, MAX_WAIT)
+                self._next[item] = now + wait, wait
+                print(f"distgrad: {line(item, now)}", file=self._stream or sys.stderr, flush=True)
 
-    def let_go(self) -> None:
-        """Nothing is held."""
+    def detach(self) -> None:
+        """Nothing to restore."""
 
 
-def line(work: Work, now: float) -> str:
-    """One line about something under way.
+def line(item: ProgressItem, now: float) -> str:
+    """The line of one item.
 
-    >>> work = Work("running", "step", 40, "tasks")
-    >>> work.done, work.nbytes, work.detail = 10, 31_000_000, lambda: "MatMul at model.py:12"
-    >>> line(work, work.began + 20)
+    >>> item = ProgressItem("running", "step", 40, "tasks")
+    >>> item.done, item.nbytes, item.detail = 10, 31_000_000, lambda: "MatMul at model.py:12"
+    >>> line(item, item.began + 20)
     'running step: 10 of 40 tasks, 31 MB, 20 s so far, about 60 s left, MatMul at model.py:12'
     """
-    return f"{_title(work)}: {', '.join([*_amount(work), f'{_seconds(now - work.began)} so far', *_more(work, now)])}"
+    return f"{_title(item)}: {', '.join([*_amount(item), f'{_seconds(now - item.began)} so far', *_more(item, now)])}"
 
 
-def _title(work: Work) -> str:
-    return f"{work.stage} {work.what}".strip()
+def _title(item: ProgressItem) -> str:
+    return f"{item.stage} {item.what}".strip()
 
 
-def _amount(work: Work) -> list[str]:
-    unit = f" {work.unit}" if work.unit else ""
-    of = f" of {work.total:,.0f}" if work.total else ""
-    said = [f"{work.done:,.0f}{of}{unit}"] if of or work.done else []
-    return said + ([_bytes(work.nbytes)] if work.nbytes else [])
+def _amount(item: ProgressItem) -> list[str]:
+    unit = f" {item.unit}" if item.unit else ""
+    of = f" of {item.total:,.0f}" if item.total else ""
+    said = [f"{item.done:,.0f}{of}{unit}"] if of or item.done else []
+    return said + ([_bytes(item.nbytes)] if item.nbytes else [])
 
 
-def _more(work: Work, now: float) -> list[str]:
-    """The time that is left, and what it is at."""
-    left = work.left(now)
+def _more(item: ProgressItem, now: float) -> list[str]:
+    """The time left, and the detail."""
+    left = item.left(now)
     said = [] if left is None or left < 0.5 else [f"about {_seconds(left)} left"]
-    ask = work.detail  # which another thread may take away
+    ask = item.detail  # another thread may clear it
     detail = "" if ask is None else ask()
     return said + ([detail] if detail else [])
 

@@ -13,7 +13,7 @@ from distgrad.scheduler.devices import counted
 from distgrad.scheduler.program import CALL, Step
 
 if TYPE_CHECKING:
-    from distgrad.progress import Work
+    from distgrad.progress import ProgressItem
     from distgrad.scheduler.plan import Plan
 
 #: Reasons that are kept of a session.
@@ -102,7 +102,7 @@ class Shares:
         for bundle in plan.bundles:
             self._nbytes[bundle.task] += bundle.nbytes
 
-    def ended(self, task: int, work: Work) -> None:
+    def ended(self, task: int, work: ProgressItem) -> None:
         """A task has ended: whoever waits for the plan shall see it."""
         work.done += 1
         work.nbytes += self._nbytes[task]

@@ -21,13 +21,13 @@ from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.layout import (
     array_split,
+    arrays_to_join,
     atleast_1d,
     atleast_2d,
     broadcast_to,
     concatenate,
     expand_dims,
     hstack,
-    joined,
     moveaxis,
     permute_dims,
     ravel,
@@ -55,7 +55,7 @@ def column_stack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     array([[1, 3],
            [2, 4]])
     """
-    xs = joined("column_stack", tup)
+    xs = arrays_to_join("column_stack", tup)
     return concatenate([reshape(x, (-1, 1)) if len(x.shape) < 2 else x for x in xs], 1, name=name)
 
 
@@ -65,7 +65,7 @@ def dstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     >>> dstack([[1, 2], [3, 4]]).shape
     (1, 2, 2)
     """
-    xs = [atleast_2d(x) for x in joined("dstack", tup)]
+    xs = [atleast_2d(x) for x in arrays_to_join("dstack", tup)]
     return concatenate([expand_dims(x, -1) if len(x.shape) == 2 else x for x in xs], 2, name=name)
 
 

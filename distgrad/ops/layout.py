@@ -252,7 +252,7 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = 
     >>> concatenate([[1, 2], [3]])
     array([1, 2, 3])
     """
-    xs = joined("concatenate", arrays)
+    xs = arrays_to_join("concatenate", arrays)
     if axis is None:
         xs, axis = tuple([ravel(x) for x in xs]), 0
     if not xs[0].shape:
@@ -260,7 +260,7 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = 
     return make(_concat, xs, {"axis": normalize_axis(axis, len(xs[0].shape))}, name)
 
 
-def joined(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
+def arrays_to_join(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
     """What a function that joins arrays was given, in one dtype."""
     if not isinstance(arrays, Sequence | np.ndarray | Tensor) and not hasattr(arrays, "__tensor__"):
         raise TypeError(f"{what}: takes a sequence of arrays, got {brief(arrays)}")
@@ -296,7 +296,7 @@ def stack(arrays: Sequence[Any], axis: int = 0, name: str | None = None) -> Tens
     array([[1, 3],
            [2, 4]])
     """
-    xs = joined("stack", arrays)
+    xs = arrays_to_join("stack", arrays)
     return make(_stack, xs, {"axis": normalize_axis(axis, len(xs[0].shape) + 1)}, name)
 
 
@@ -311,7 +311,7 @@ def hstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     >>> hstack([[1, 2], 3])
     array([1, 2, 3])
     """
-    xs = [atleast_1d(x) for x in joined("hstack", tup)]
+    xs = [atleast_1d(x) for x in arrays_to_join("hstack", tup)]
     return concatenate(xs, 0 if len(xs[0].shape) == 1 else 1, name=name)
 
 
@@ -321,7 +321,7 @@ def vstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     >>> vstack([[1, 2], [3, 4]]).shape
     (2, 2)
     """
-    return concatenate([atleast_2d(x) for x in joined("vstack", tup)], name=name)
+    return concatenate([atleast_2d(x) for x in arrays_to_join("vstack", tup)], name=name)
 
 
 # -- cutting -----------------------------------------------------------------------------------------------------

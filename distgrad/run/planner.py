@@ -71,7 +71,7 @@ class Planner:
     ) -> Engine | RayEngine:
         """What computes these tensors, given values for `feeds`."""
         name = _name([*[t.op for t in tensors], *effects])
-        work = progress.begin("planning", name, own=self.settings.progress)
+        work = progress.begin("planning", name, session_mode=self.settings.progress)
         try:
             plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
         finally:

@@ -174,7 +174,8 @@ class Function:
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
         body = FuncGraph(self.name, outer)
         names = iter([name for name, _ in self._named(args, kwargs)])
-        work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops", own=runtime.progress())
+        mode = runtime.progress()
+        work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops", session_mode=mode)
         try:
             with body, telling_of_tensors():
                 args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))

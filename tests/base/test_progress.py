@@ -1,4 +1,4 @@
-"""Progress: what is told of long work, to whom, and that nobody else is disturbed."""
+"""Progress: what long operations report, where it is shown, and that nothing else is disturbed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pytest
 
 import distgrad as dg
 from distgrad import progress
-from distgrad.progress import NOBODY, Work
+from distgrad.progress import NOT_SHOWN, ProgressItem
 from distgrad.progress_display import Lines, Live, line
 from distgrad.workers.local.run_monitor import RunMonitor
 from distgrad.workers.task_monitor import TaskMonitor
@@ -30,29 +30,29 @@ from ..step_graphs import this_process
 
 @pytest.fixture(autouse=True)
 def as_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of a test stays: not the mode, not what is under way."""
+    """No test leaves a mode or an active item behind."""
     monkeypatch.setattr(progress, "_chosen", None)
-    monkeypatch.setattr(progress, "_works", [])
+    monkeypatch.setattr(progress, "_active", [])
     monkeypatch.setattr(progress, "_displays", {"live": None, "log": None})
     monkeypatch.setenv("TERM", "xterm")
 
 
-# -- who is told -------------------------------------------------------------------------------------------------
+# -- how it is chosen -------------------------------------------------------------------------------------------------
 
 
-def test_where_the_error_output_is_no_terminal_nobody_is_told() -> None:
+def test_nothing_is_shown_if_stderr_is_not_a_terminal() -> None:
     assert progress.mode() == "off"
-    assert progress.begin("running", "step") is NOBODY
+    assert progress.begin("running", "step") is NOT_SHOWN
 
 
 @pytest.mark.parametrize("mode", ["live", "log", "off"])
-def test_the_environment_says_how_progress_is_told(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_chooses_how_progress_is_shown(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTGRAD_PROGRESS", mode.upper())
     assert progress.mode() == mode
 
 
 @pytest.mark.parametrize(("option", "mode"), [(True, "live"), (False, "off"), ("log", "log"), ("auto", "off")])
-def test_a_session_says_how_its_progress_is_told(option: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_chooses_how_its_progress_is_shown(option: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTGRAD_PROGRESS", "live" if mode == "log" else "log")
     session = dg.Session(progress=option)
     assert session.progress == mode
@@ -64,7 +64,7 @@ def test_sessions_that_are_open_at_the_same_time_keep_their_modes(monkeypatch: p
     all_open, found = threading.Barrier(len(modes)), {}
     begin, here = progress.begin, threading.local()
 
-    def note(*args: Any, **kwargs: Any) -> Work:
+    def note(*args: Any, **kwargs: Any) -> ProgressItem:
         here.works.append(begin(*args, **kwargs))
         return here.works[-1]  # type: ignore[no-any-return]
 
@@ -84,10 +84,10 @@ def test_sessions_that_are_open_at_the_same_time_keep_their_modes(monkeypatch: p
     for thread in threads:
         thread.join()
     told = {mode: [as_told] * (3 if mode == "off" else 4) for mode, as_told in modes.items()}
-    assert found == told  # tracing, planning, running and the loop; what nobody is told of does not look at a run
+    assert found == told  # tracing, planning, running and the loop; a run is not monitored while progress is off
 
 
-def test_a_run_is_told_of_as_its_own_session_does_though_another_one_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_shown_as_its_session_says_while_another_session_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
     with dg.Graph():
         x = dg.placeholder((3,))
         y = dg.exp(x)
@@ -101,7 +101,7 @@ def test_a_mode_that_does_not_exist_is_refused() -> None:
         dg.Session(progress="loud")
 
 
-# -- what is told ------------------------------------------------------------------------------------------------
+# -- what is reported ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -109,13 +109,13 @@ def in_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTGRAD_PROGRESS", "log")
 
 
-def seen_during(monkeypatch: pytest.MonkeyPatch, run: Any) -> list[Work]:
-    """All that begins while `run` runs."""
+def seen_during(monkeypatch: pytest.MonkeyPatch, run: Any) -> list[ProgressItem]:
+    """All items that begin while `run` runs."""
     monkeypatch.setenv("DISTGRAD_PROGRESS", "log")
-    found: list[Work] = []
+    found: list[ProgressItem] = []
     begin = progress.begin
 
-    def note(*args: Any, **kwargs: Any) -> Work:
+    def note(*args: Any, **kwargs: Any) -> ProgressItem:
         found.append(begin(*args, **kwargs))
         return found[-1]
 
@@ -124,16 +124,16 @@ def seen_during(monkeypatch: pytest.MonkeyPatch, run: Any) -> list[Work]:
     return found
 
 
-def test_recording_planning_and_running_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_planning_and_running_report_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     f = dg.function(lambda x: dg.exp(x), name="curve")
     found = seen_during(monkeypatch, lambda: f(np.ones(3)))
     assert [(work.stage, work.what) for work in found] == [
         ("tracing", "curve"), ("planning", "curve"), ("running", "curve"),
     ]  # fmt: skip
-    assert progress._works == []
+    assert progress._active == []
 
 
-def test_a_run_tells_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) -> None:
     step = dg.data_parallel(lambda x: dg.sum(dg.tanh(x @ x.T), axis=0), shards=4, reduction="sum")
     with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, cluster=this_process()):
         found = seen_during(monkeypatch, lambda: step(np.ones((400, 100))))
@@ -145,7 +145,7 @@ def test_a_run_tells_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.usefixtures("in_log")
-def test_a_run_that_was_told_of_needs_no_collector_to_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_was_shown_is_freed_without_the_garbage_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
     make = RunMonitor.__init__
 
@@ -163,17 +163,17 @@ def test_a_run_that_was_told_of_needs_no_collector_to_go_away(monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("in_log")
-def test_what_is_under_way_goes_away_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_removes_the_item(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(x: Any) -> Any:
         raise ArithmeticError("no")
 
     with pytest.raises(ArithmeticError, match="no"):
         dg.function(fails)(1.0)
-    assert progress._works == []
+    assert progress._active == []
 
 
 @pytest.mark.usefixtures("in_log")
-def test_an_op_of_the_users_own_tells_its_step_and_line() -> None:
+def test_a_user_op_reports_its_step_and_line() -> None:
     begun, go, said = threading.Event(), threading.Event(), []
 
     @dg.op("Waits", infer=lambda x: (x.shape, x.dtype))
@@ -184,7 +184,7 @@ def test_an_op_of_the_users_own_tells_its_step_and_line() -> None:
 
     def look() -> None:
         assert begun.wait(30)
-        said.append(progress._works[-1].detail())  # type: ignore[misc]
+        said.append(progress._active[-1].detail())  # type: ignore[misc]
         go.set()
 
     thread = threading.Thread(target=look)
@@ -195,13 +195,13 @@ def test_an_op_of_the_users_own_tells_its_step_and_line() -> None:
 
 
 @pytest.mark.usefixtures("in_log")
-def test_a_loop_of_ones_own_is_told_of() -> None:
+def test_a_user_loop_is_tracked() -> None:
     loop = progress.track(range(4), "training", note=lambda: "loss 2.5")
     next(loop), next(loop)
-    [work] = progress._works
+    [work] = progress._active
     assert line(work, work.began + 10) == "training: 1 of 4, 10 s so far, about 30 s left, loss 2.5"
     loop.close()  # type: ignore[attr-defined]
-    assert progress._works == []
+    assert progress._active == []
 
 
 # -- how it is shown ---------------------------------------------------------------------------------------------
@@ -210,15 +210,15 @@ def test_a_loop_of_ones_own_is_told_of() -> None:
 @pytest.mark.usefixtures("in_log")
 def test_what_takes_less_than_a_second_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     work = progress.begin("running", "step")
-    assert progress.under_way("log") == []
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    assert progress.under_way("log") == [work]
+    assert progress.visible("log") == []
+    monkeypatch.setattr(progress, "SHOW_AFTER", 0.0)
+    assert progress.visible("log") == [work]
 
 
-def test_lines_in_a_log_come_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_in_a_log_come_at_growing_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     out, now = StringIO(), [0.0]
     monkeypatch.setattr("distgrad.progress_display.time.monotonic", lambda: now[0])
-    lines, work = Lines(out), Work("running", "step", 100, "tasks")
+    lines, work = Lines(out), ProgressItem("running", "step", 100, "tasks")
     work.began = 0.0
     at = []
     for second in range(600):
@@ -233,13 +233,13 @@ def test_lines_in_a_log_come_ever_more_seldom(monkeypatch: pytest.MonkeyPatch) -
     assert "\x1b" not in out.getvalue()
 
 
-def test_a_bar_says_how_much_is_done_and_goes_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_shows_how_much_is_done_and_disappears(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
     out = StringIO()
     console = Console(file=out, force_terminal=True, width=160)
     monkeypatch.setattr("rich.console.Console", lambda **_: console)
-    live, work = Live(), Work("running", "step", 40, "tasks", lambda: "[MatMul] at model.py:12")
+    live, work = Live(), ProgressItem("running", "step", 40, "tasks", lambda: "[MatMul] at model.py:12")
     work.done, work.nbytes = 10, 31_000_000
     live.show([work])
     live.show([work])
@@ -256,12 +256,12 @@ class Terminal(StringIO):
         return True
 
 
-def test_each_mode_is_shown_by_a_display_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+def test_each_mode_has_a_separate_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SHOW_AFTER", 0.0)
     live, lines = Live(), Lines(StringIO())
     monkeypatch.setattr(progress, "_displays", {"live": live, "log": lines})
-    drawn = progress.begin("running", "step", own="live")
-    written = progress.begin("running", "other", own="log")
+    drawn = progress.begin("running", "step", session_mode="live")
+    written = progress.begin("running", "other", session_mode="log")
     with redirect_stderr(Terminal()):
         progress._show("live")
         progress._show("log")
@@ -273,7 +273,7 @@ def test_each_mode_is_shown_by_a_display_of_its_own(monkeypatch: pytest.MonkeyPa
 
 
 def test_code_that_catches_the_error_output_gets_no_bars() -> None:
-    live, work, caught = Live(), Work("running", "step"), StringIO()
+    live, work, caught = Live(), ProgressItem("running", "step"), StringIO()
     with redirect_stderr(Terminal()) as terminal:
         live.show([work])
         with redirect_stderr(caught):
@@ -283,23 +283,23 @@ def test_code_that_catches_the_error_output_gets_no_bars() -> None:
     assert "running step" in terminal.getvalue()
 
 
-def test_bars_of_the_users_own_are_not_drawn_over() -> None:
+def test_bars_of_the_user_are_not_overwritten() -> None:
     from rich.console import Console
     from rich.progress import Progress
 
-    live, work = Live(), Work("running", "step")
+    live, work = Live(), ProgressItem("running", "step")
     with redirect_stderr(Terminal()) as terminal, Progress(console=Console(stderr=True), auto_refresh=False):
         live.show([work])
     assert live._progress is None
     assert "running step" not in terminal.getvalue()
 
 
-def test_what_a_forked_process_prints_goes_past_the_bars() -> None:
+def test_output_of_a_forked_process_bypasses_the_bars() -> None:
     live = Live()
     with redirect_stderr(Terminal()) as terminal:
-        live.show([Work("running", "step")])
+        live.show([ProgressItem("running", "step")])
         assert sys.stderr is not terminal
-        live.let_go()
+        live.detach()
         assert sys.stderr is terminal
         live._progress.stop()
 
@@ -316,7 +316,7 @@ def test_calls_of_a_body_count_with_the_steps_inside(monkeypatch: pytest.MonkeyP
 
     def note(monitor: TaskMonitor, step: Any) -> None:
         before(monitor, step)
-        said.append(progress._works[-1].detail())  # type: ignore[misc]
+        said.append(progress._active[-1].detail())  # type: ignore[misc]
 
     monkeypatch.setattr(TaskMonitor, "before", note)
     monkeypatch.setattr("distgrad.workers.local.engine.LONG", 0.0)

@@ -78,12 +78,12 @@ def ray_session_again(**options: Any) -> dg.Session:
 
 
 @pytest.fixture
-def told() -> Iterator[list[progress.Work]]:
+def told() -> Iterator[list[progress.ProgressItem]]:
     """What begins and is told of."""
-    found: list[progress.Work] = []
+    found: list[progress.ProgressItem] = []
     begin = progress.begin
 
-    def note(*args: Any, **kwargs: Any) -> progress.Work:
+    def note(*args: Any, **kwargs: Any) -> progress.ProgressItem:
         found.append(begin(*args, **kwargs))
         return found[-1]
 
@@ -95,7 +95,7 @@ def told() -> Iterator[list[progress.Work]]:
 
 
 def test_what_a_run_was_given_goes_with_it_though_its_progress_was_told(
-    ray_session: dg.Session, told: list[progress.Work]
+    ray_session: dg.Session, told: list[progress.ProgressItem]
 ) -> None:
     with ray_session_again() as session:
         gc.collect()
@@ -116,14 +116,14 @@ def test_a_run_in_which_a_nan_was_found_is_not_recorded(ray_session: dg.Session)
             session.write_trace("trace.json")
 
 
-def test_the_progress_of_a_run_is_told_task_by_task(ray_session: dg.Session, told: list[progress.Work]) -> None:
+def test_the_progress_of_a_run_is_told_task_by_task(ray_session: dg.Session, told: list[progress.ProgressItem]) -> None:
     with ray_session_again():
         step(W, X)
     run = told[-1]
     assert (run.stage, run.unit) == ("running", "tasks")
     assert run.done == run.total
     assert run.share == pytest.approx(1.0)
-    assert progress._works == []
+    assert progress._active == []
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no device that is always full")

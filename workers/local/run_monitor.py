@@ -25,7 +25,7 @@ class RunMonitor:
         self._monitors: dict[int, TaskMonitor] = {}
         #: Whether tasks are to be watched.
         self.monitors_tasks = reports
-        if self._work is not progress.NOBODY:
+        if self._work is not progress.NOT_SHOWN:
             self.monitors_tasks |= engine.long
             self._shares = Shares(engine.plan)
 
@@ -36,7 +36,7 @@ class RunMonitor:
 
     def ended(self, i: int, start: float, monitor: TaskMonitor) -> None:
         self._monitors.pop(i, None)
-        if self._work is not progress.NOBODY:
+        if self._work is not progress.NOT_SHOWN:
             self._shares.ended(i, self._work)
         if self.report is not None:
             ops = monitor.ops() if isinstance(monitor, Clock) else ()
