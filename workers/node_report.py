@@ -16,7 +16,7 @@ from typing import Any
 #: Variables that choose kernels: of OpenBLAS, of NumPy's loops, of the C library.
 VARIABLES = ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "GLIBC_TUNABLES")
 #: Seconds that the process may take.
-PATIENCE = 30.0
+REPORT_TIMEOUT = 30.0
 
 
 def flags() -> list[str]:
@@ -65,7 +65,7 @@ def asked(text: str) -> dict[str, Any]:
         return report()
     env = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     done = subprocess.run(
-        [sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=PATIENCE, check=True
+        [sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=REPORT_TIMEOUT, check=True
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found | {"tunables": os.environ.get("GLIBC_TUNABLES", "")}

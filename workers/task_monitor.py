@@ -10,7 +10,7 @@ from distgrad.scheduler.program import Step
 from distgrad.scheduler.reports import OpTime, op_text
 
 #: Ops of a task that are told of: those that took longest.
-TOLD = 64
+MAX_OP_TIMES = 64
 
 
 class Stopped(Exception):
@@ -56,7 +56,7 @@ class Clock(TaskMonitor):
             row = found.setdefault((op_text(step), str(step.source)), [0.0, 0])
             row[0] += seconds[0]
             row[1] += 1
-        ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))[:TOLD]
+        ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))[:MAX_OP_TIMES]
         return tuple([OpTime(op, line, seconds, int(calls)) for (op, line), (seconds, calls) in ordered])
 
     def _add(self) -> None:

@@ -126,11 +126,11 @@ def node_dies_late(before: int, longest: int) -> Outcome:
     """The same, where no chain of runs that would have to run again may be longer than `longest`."""
     from distgrad.workers.on_ray import engine
 
-    kept, engine.LONGEST = engine.LONGEST, longest
+    kept, engine.MAX_REPLAYED_RUNS = engine.MAX_REPLAYED_RUNS, longest
     try:
         return node_dies(before, 1, copied=False)
     finally:
-        engine.LONGEST = kept
+        engine.MAX_REPLAYED_RUNS = kept
 
 
 def node_dies_in_a_step(steps: int, seconds: float) -> Outcome:

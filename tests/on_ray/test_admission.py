@@ -52,7 +52,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 def shipped(agreed: agreement.Agreement) -> list[bytes]:
     (body,), _ = bodies(dg.function(lambda x: dg.exp(x)).plan(np.ones(3)))
-    return [task.parcel_of(body, "numpy", False, agreed)]
+    return [task.serialized_body(body, "numpy", False, agreed)]
 
 
 def test_where_any_bits_will_do_blas_has_one_thread_and_numpy_is_quiet_too(loaded: list[str]) -> None:

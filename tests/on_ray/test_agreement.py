@@ -76,7 +76,7 @@ def test_a_process_is_admitted_by_the_digest_that_a_body_carries() -> None:
 def test_bodies_carry_it_in_front() -> None:
     (body,), _ = bodies(dg.function(lambda x: dg.exp(x)).plan(np.ones(3)))
     agreement = Agreement(ENV, made(), True, {})
-    head, _, rest = task.parcel_of(body, "numpy", False, agreement).partition(b"\n")
+    head, _, rest = task.serialized_body(body, "numpy", False, agreement).partition(b"\n")
     assert head == made().digest.encode()
     import cloudpickle
 

@@ -67,7 +67,7 @@ def test_a_dead_session_says_so_at_once(scenes: dict[str, Any]) -> None:
 
 def test_a_read_ends_at_the_timeout(scenes: dict[str, Any]) -> None:
     read = scenes["raylet_stopped_with_timeout"]["read"]
-    assert "is stopped. The session is dead" in read["error"]
+    assert "is stopped. The session cannot be used any more" in read["error"]
     assert 2 < read["seconds"] < 3 + BEYOND
 
 

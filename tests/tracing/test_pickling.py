@@ -70,7 +70,7 @@ def test_a_kernel_that_holds_a_variable_is_named_when_it_is_sent() -> None:
 
     (body,), _ = bodies(dg.function(lambda x: kernel(x)).plan(np.ones(3)))
     with pytest.raises(TypeError, match=r"of op type 'HoldsAVariable' cannot be sent.*Variable 'scale'.*\.numpy\(\)"):
-        task.parcel_of(body, "numpy", False, NONE)
+        task.serialized_body(body, "numpy", False, NONE)
 
 
 def test_what_runs_can_be_pickled() -> None:

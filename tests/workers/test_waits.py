@@ -45,7 +45,8 @@ class Servers:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in {"SILENCE": 0.6, "ASKING": 0.2, "LOOK": 0.05, "LAST_WORD": 0.2}.items():
+    limits = {"SILENCE_TIMEOUT": 0.6, "PROBE_INTERVAL": 0.2, "POLL_INTERVAL": 0.05, "LAST_PROBE_TIMEOUT": 0.2}
+    for name, seconds in limits.items():
         monkeypatch.setattr(waits, name, seconds)
 
 
@@ -114,8 +115,8 @@ def test_a_timeout_says_whether_the_cluster_answers() -> None:
 
 
 def test_a_timeout_does_not_wait_for_an_answer_that_could_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waits, "ASKING", 30.0)
-    monkeypatch.setattr(waits, "LAST_WORD", 10.0)
+    monkeypatch.setattr(waits, "PROBE_INTERVAL", 30.0)
+    monkeypatch.setattr(waits, "LAST_PROBE_TIMEOUT", 10.0)
     servers, over, begun = Servers(answers=False), threading.Event(), time.monotonic()
     with pytest.raises(TimeoutError):
         waits.ServerMonitor(servers).answered(over.wait, what="reading", timeout=0.3)

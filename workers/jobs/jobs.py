@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
 #: Seconds in which a dashboard that answered before must do so again; in which a job stops.
-PATIENCE, STOPPING = 30.0, 30.0
+RECONNECT_TIMEOUT, STOP_TIMEOUT = 30.0, 30.0
 #: Bytes that no Ray takes in one upload; its dashboard takes a fifth, unless it is set up otherwise.
 LARGEST = 500 << 20
 #: The label of a job with what was submitted, for lists.
@@ -164,14 +164,14 @@ class Jobs:
         tail = _Tail(write)
         while True:
             complete = asyncio.run(tail.read(self._client, id))
-            job = self._patiently(id)
+            job = self._get_retrying(id)
             if complete and job.over:
                 return job
             time.sleep(0.5)
 
     def stop(self, id: str) -> Job:
         """Stop a job, and wait until it has ended: it is killed if it does not end by itself."""
-        job, ends = self.get(id), time.monotonic() + STOPPING
+        job, ends = self.get(id), time.monotonic() + STOP_TIMEOUT
         if not job.over:
             with self._telling(id):
                 self._client.stop_job(id)
@@ -180,9 +180,9 @@ class Jobs:
             job = self.get(id)
         return job
 
-    def _patiently(self, id: str) -> Job:
+    def _get_retrying(self, id: str) -> Job:
         """The job, though the way to the cluster may be interrupted for a while."""
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + RECONNECT_TIMEOUT
         while True:
             try:
                 return self.get(id)

@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("distgrad")
 
 #: Seconds in which nodes answer; and in which one of them must. Those that are late are checked by their first task.
-ANSWER, LONGEST = 10.0, 60.0
+ALL_NODES_TIMEOUT, ANY_NODE_TIMEOUT = 10.0, 60.0
 #: The same for nodes that joined while a run waits.
-QUICK = 4.0
+NEW_NODES_TIMEOUT = 4.0
 #: Nodes that an error names.
-NAMED = 4
+MAX_NAMED_NODES = 4
 REMEDY = (
     "Install the same versions of distgrad, NumPy and SciPy on every node and where the script runs (`distgrad submit` "
     'runs it on the cluster, and --install has Ray install what it needs), or open Session("ray", bits="any"), which '
@@ -144,14 +144,14 @@ def _look(nodes: Sequence[Node]) -> dict[str, cpus.Cpu]:
 
 
 def _told(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], expected: Fingerprint) -> str:
-    some = list(found)[:NAMED]
-    more = [f"{len(found) - NAMED} more differ, too"] if len(found) > NAMED else []
+    some = list(found)[:MAX_NAMED_NODES]
+    more = [f"{len(found) - MAX_NAMED_NODES} more differ, too"] if len(found) > MAX_NAMED_NODES else []
     return "; ".join([f"{nodes[id]} has {found[id].differences(expected)}" for id in some] + more)
 
 
 def refused(agreement: Agreement) -> FingerprintError:
     """The error for a task that only nodes could run which are excluded."""
-    reasons = [f"node {id[:8]}: {why}" for id, why in list(agreement.excluded.items())[:NAMED]]
+    reasons = [f"node {id[:8]}: {why}" for id, why in list(agreement.excluded.items())[:MAX_NAMED_NODES]]
     return FingerprintError(
         f"all nodes that could run a task would give other bits than this session promises: {'; '.join(reasons)}. "
         f"{REMEDY}. Variables are as they were."
@@ -208,21 +208,23 @@ def _asked(
         refs[function.options(num_cpus=0, scheduling_strategy=where, **options).remote(*args)] = node
     if not refs:
         return {}
-    ready, late = ray.wait(list(refs), num_returns=len(refs), timeout=QUICK if quick else ANSWER)
+    timeout = NEW_NODES_TIMEOUT if quick else ALL_NODES_TIMEOUT
+    ready, late = ray.wait(list(refs), num_returns=len(refs), timeout=timeout)
     if quick:
         return _answers({ref: refs[ref] for ref in ready})[0]
     if not ready:
-        ready, late = ray.wait(late, num_returns=1, timeout=LONGEST)
+        ready, late = ray.wait(late, num_returns=1, timeout=ANY_NODE_TIMEOUT)
     if not ready:
         raise ConnectionError(
-            f"Session: none of {len(refs)} nodes of the Ray cluster answered within {ANSWER + LONGEST:.0f} s. Are they "
-            f"busy, or can they start no workers? See Ray's logs."
+            f"Session: none of the {len(refs)} nodes of the Ray cluster answered within "
+            f"{ALL_NODES_TIMEOUT + ANY_NODE_TIMEOUT:.0f} s. They may be busy or unable to start workers: see Ray's logs."
         )
     if late:
         log.warning("distgrad: %d nodes have not answered; they are checked when they get their first task", len(late))
     found, failed = _answers({ref: refs[ref] for ref in ready})
     if not found:
-        raise ConnectionError(f"Session: no node of the Ray cluster can start a worker: {'; '.join(failed[:NAMED])}")
+        reasons = "; ".join(failed[:MAX_NAMED_NODES])
+        raise ConnectionError(f"Session: no node of the Ray cluster can start a worker: {reasons}")
     return found
 
 

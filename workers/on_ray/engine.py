@@ -33,16 +33,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 log = logging.getLogger("distgrad")
 
 #: Bytes that may pile up in the store between two looks of the driver.
-UNSEEN = 32 << 20
+MAX_UNSEEN_BYTES = 32 << 20
 #: Feeds of a task up to so many bytes travel with the call itself.
-INLINE = 32 << 10
+MAX_INLINE_FEEDS = 32 << 10
 #: Runs that would have to be replayed, and bytes that are kept for that, after which values are brought home.
-LONGEST, HEAVIEST = 64, 256 << 20
+MAX_REPLAYED_RUNS, MAX_REPLAY_BYTES = 64, 256 << 20
 #: How often a call is begun again because a value that it was given had been lost, beyond once for each of them.
-RESTARTS = 4
+MAX_RESTARTS = 4
 
 
-class Shipped(NamedTuple):
+class BodyRef(NamedTuple):
     """A body as it was shipped: what calls carry, and its name; whether values of it stay on a device."""
 
     holder: list[Any]
@@ -50,7 +50,7 @@ class Shipped(NamedTuple):
     stays: bool
 
 
-class Call(NamedTuple):
+class TaskCall(NamedTuple):
     """How a task is called: the remote function, the body as it was shipped, and how its results are packed."""
 
     remote: Any
@@ -76,7 +76,7 @@ class RayEngine:
         self.plan, self.settings, self.link, self.name = plan, settings, link, name
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
         #: So many tasks may end before the driver looks again, and lets go of what nobody reads any more.
-        self.batch = max(UNSEEN * len(plan.tasks) // max(sum([b.nbytes for b in plan.bundles]), 1), 1)
+        self.batch = max(MAX_UNSEEN_BYTES * len(plan.tasks) // max(sum([b.nbytes for b in plan.bundles]), 1), 1)
         start = replay(plan).start
         self.order = sorted(range(len(plan.tasks)), key=lambda k: (start[k], k))
         #: The bundles of each task, in the order in which it returns them; and where each value lies in them.
@@ -90,7 +90,7 @@ class RayEngine:
         #: The bundles that a run leaves behind; and those of them that lie in the store of a node.
         self.wanted = [b for b, bundle in enumerate(plan.bundles) if bundle.wanted]
         self.in_stores = [b for b in self.wanted if not self._comes_with_reply(b)]
-        self._calls: list[Call] = []
+        self._calls: list[TaskCall] = []
         self._agreement: Agreement | None = None  # that of the calls
         if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # copied here, anew in every run
             keep_freed_memory()
@@ -102,7 +102,7 @@ class RayEngine:
         return bundles[b].nbytes <= SMALL and whole <= SMALL_REPLY
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[TaskCall]:
         """How each task is called. Made when something first runs, and anew when nodes were excluded or bodies
         shipped again since."""
         if not self._calls or self._agreement is not self.link.bits:
@@ -112,23 +112,23 @@ class RayEngine:
         return self._calls
 
     @cached_property
-    def _shipped(self) -> tuple[list[Shipped], list[int]]:
+    def _shipped(self) -> tuple[list[BodyRef], list[int]]:
         """The bodies, shipped, and which of them each task has."""
         distinct, of = bodies(self.plan)
         return [self._ship(body) for body in distinct], of
 
-    def _call(self, k: int, shipped: Shipped) -> Call:
+    def _call(self, k: int, shipped: BodyRef) -> TaskCall:
         task, bundles = self.plan.tasks[k], [self.plan.bundles[b] for b in self.made[k]]
         place = {v: i for i, v in enumerate(task.gives)}
         packs = tuple([tasks.Pack(tuple([place[v] for v in bundle.values]), bundle.wanted) for bundle in bundles])
-        return Call(options_of(task, self.plan.cluster, self.link, 1 + len(packs)), *shipped, packs)
+        return TaskCall(options_of(task, self.plan.cluster, self.link, 1 + len(packs)), *shipped, packs)
 
-    def _ship(self, body: Body) -> Shipped:
+    def _ship(self, body: Body) -> BodyRef:
         """Ship a body. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
         backend = "torch" if body.gpus and self.settings.backend == "numpy" else self.settings.backend
-        parcel = tasks.parcel_of(body, backend, self.settings.check_numerics, self.link.bits)
-        holder, key = self.link.call(ship, parcel, self.link.name, what=f"sending {self.name!r} to Ray")
-        return Shipped(holder, key, backend != "numpy")
+        payload = tasks.serialized_body(body, backend, self.settings.check_numerics, self.link.bits)
+        holder, key = self.link.call(ship, payload, self.link.name, what=f"sending {self.name!r} to Ray")
+        return BodyRef(holder, key, backend != "numpy")
 
     def shipped_as(self, k: int) -> list[str]:
         """What the body of a task may be called by who does not find it."""
@@ -179,7 +179,7 @@ class RayEngine:
         program, replayed = self.plan.program, self.link.faults.replayed
         given = dict(zip(program.feeds, feeds, strict=True))
         given.update((v, state[key]) for key, v in program.reads)
-        left = RESTARTS + len({id(x.stored) for x in given.values() if isinstance(x, Value)})
+        left = MAX_RESTARTS + len({id(x.stored) for x in given.values() if isinstance(x, Value)})
         while True:
             run = Run(self, given, ends)
             try:
@@ -206,7 +206,7 @@ class RayEngine:
         fed = [x if _is_here(x, link) else value_of(x) for x in feeds]
         kept = {key: x if _is_here(x, link) else value_of(x) for key, x in state.items()}
         for group in self._together({i: v for i, v in enumerate(program.feeds) if not isinstance(fed[i], Value)}):
-            if sum([fed[i].nbytes for i in group]) > INLINE:
+            if sum([fed[i].nbytes for i in group]) > MAX_INLINE_FEEDS:
                 what = _listed("feed", [self._names[i] for i in group])
                 for i, value in zip(group, link.put([fed[i] for i in group], what), strict=True):
                     fed[i] = value
@@ -249,18 +249,18 @@ class RayEngine:
             values = [value_of(given[v]) if v in given else run.value(*self.place[v]) for v in program.fetches]
         else:
             values = [handle(v) for v in program.fetches]
-        if record and (record[0].depth > LONGEST or record[0].nbytes > HEAVIEST):
-            self._bring_home(stored.values(), feeds, state)
+        if record and (record[0].depth > MAX_REPLAYED_RUNS or record[0].nbytes > MAX_REPLAY_BYTES):
+            self._pull_to_driver(stored.values(), feeds, state)
         return values, writes
 
-    def _bring_home(self, made: Iterable[Stored], feeds: Sequence[Any], state: Mapping[str, Any]) -> None:
+    def _pull_to_driver(self, made: Iterable[Stored], feeds: Sequence[Any], state: Mapping[str, Any]) -> None:
         """Cut the chain of records: at what was made here, and at what was given and is not replaced by it."""
         replaced = {key for key, _ in self.plan.program.writes}
         given = [*feeds, *[x for key, x in state.items() if key not in replaced]]
         old = [x.stored for x in given if isinstance(x, Value) and x.stored.record is not None]
         try:
             for stored in dict.fromkeys([*made, *old]):
-                self.link.bring_home(stored)
+                self.link.pull_to_driver(stored)
         except StoreFull as e:  # the chain gets longer; after the next call it is tried again
             log.warning("distgrad: values that other nodes hold cannot be copied to the driver's: %s", e)
 

@@ -21,7 +21,7 @@ from distgrad.workers.on_ray.settings import folder
 from distgrad.workers.tools.doctor import OK, PROBLEM, WARNING, Finding
 
 #: Seconds for a cluster to be joined and asked; of them, for its nodes to answer.
-PATIENCE, ANSWER = 30.0, 10.0
+PROBE_TIMEOUT, ANSWER_TIMEOUT = 30.0, 10.0
 #: Nodes that are asked for their versions.
 ASKED = 16
 
@@ -60,9 +60,9 @@ def _asked(address: str) -> dict[str, Any]:
     """What the other process found; ConnectionError says why it found nothing."""
     command = [sys.executable, "-P", "-m", "distgrad.workers.on_ray.health", address]  # no module of this folder
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)
     except subprocess.TimeoutExpired:
-        raise ConnectionError(f"the cluster at {address} did not answer within {PATIENCE:.0f} s") from None
+        raise ConnectionError(f"the cluster at {address} did not answer within {PROBE_TIMEOUT:.0f} s") from None
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         said = [line for line in done.stderr.splitlines() if line.strip()]
@@ -129,7 +129,7 @@ def main(address: str) -> None:
         {"id": n.id, "address": n.address, "cpus": n.cpus, "gpus": n.gpus, "memory": n.memory} for n in link.nodes
     ]
     asked = {_task(ray, node["id"]): node for node in nodes[:ASKED]}
-    for ref in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER)[0]:
+    for ref in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT)[0]:
         asked[ref]["versions"] = ray.get(ref)
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
     print(json.dumps({"nodes": nodes, "store": int(resources.get("object_store_memory", 0)), "here": versions()}))

@@ -37,11 +37,11 @@ Array = np.ndarray[Any, np.dtype[Any]]
 log = logging.getLogger("distgrad")
 
 #: Seconds for values to come from the store of a cluster whose head is lost.
-SALVAGE = 3.0
+SALVAGE_TIMEOUT = 3.0
 #: The share of a node's store that tasks may fill before the driver heard of their ends. Ray spills from 0.8 on.
-AHEAD = 0.25
+MAX_STORE_SHARE_AHEAD = 0.25
 #: Seconds for runs of other threads to end, when the session is closed under them.
-STOPPING = 5.0
+STOP_TIMEOUT = 5.0
 #: A closed link's answer to everything.
 CLOSED = "the session is closed: its Ray is gone. Open another one."
 
@@ -172,7 +172,7 @@ class Link:
     @property
     def ahead(self) -> int:
         """Bytes that tasks may make before the driver heard of their ends: wherever they run, the store has room."""
-        return int(AHEAD * min([node.store for node in self.nodes]))
+        return int(MAX_STORE_SHARE_AHEAD * min([node.store for node in self.nodes]))
 
     def node_of(self, cluster: Cluster, worker: int) -> str:
         return self.nodes[cluster.workers[worker].node].id
@@ -214,11 +214,11 @@ class Link:
             return self.call(ray.get, stored.ref, what=what)
         if self.connection.raylet_lives():  # which has the store of this machine, whatever became of the head
             job = waits.start(partial(ray.get, stored.ref))
-            if job.wait(SALVAGE):
+            if job.wait(SALVAGE_TIMEOUT):
                 return job.outcome()
         raise waits.lost(self.connection.lost, what)
 
-    def bring_home(self, stored: Stored) -> None:
+    def pull_to_driver(self, stored: Stored) -> None:
         """Copy an object to the driver's node: from now on it is as safe as the driver."""
         stored.ref = self._put(self.fetch(stored), "a value of an earlier call", stored.nbytes)
         stored.record = None
@@ -279,7 +279,7 @@ class Link:
 
     def _wait_for_others(self, caller: int) -> None:
         """Have runs of other threads end. One of the caller is what it closes the session from, as a signal does."""
-        ends = time.monotonic() + STOPPING
+        ends = time.monotonic() + STOP_TIMEOUT
         while any(thread != caller for thread in list(self._used_by)) and time.monotonic() < ends:
             time.sleep(0.01)
 
@@ -295,12 +295,12 @@ class Link:
 
     def _settle(self) -> None:
         """Bring values here; from a cluster that is lost as many as come within a few seconds."""
-        ends = time.monotonic() + SALVAGE
+        ends = time.monotonic() + SALVAGE_TIMEOUT
         for value in list(self.values):
             if self.connection.lost is None or time.monotonic() < ends:
                 _settle(value)
             if self.connection.lost is None:
-                ends = time.monotonic() + SALVAGE
+                ends = time.monotonic() + SALVAGE_TIMEOUT
 
 
 def _settle(value: Value) -> None:

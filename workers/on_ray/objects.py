@@ -26,7 +26,7 @@ LOST = (exceptions.ObjectLostError, exceptions.ObjectFetchTimedOutError)
 FULL = (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError)
 #: Objects of more bytes lie in the store of a node; smaller ones in this process, beside the news of their task's end
 #: (unless that gets too long).
-INLINE = 100 << 10
+RAY_INLINE_BYTES = 100 << 10
 #: Bytes of arrays up to which an object is surely sent with the reply of its task: Ray's limit is 100 KiB with its own
 #: framing, and 10 MiB for all objects of one reply.
 SMALL, SMALL_REPLY = 64 << 10, 4 << 20
@@ -73,7 +73,7 @@ def missing(refs: Mapping[int, Any], made_on: Mapping[int, str], home: str) -> t
     for b, ref in refs.items():
         place = places.get(ref) or {}
         nodes, size = place.get("node_ids") or (), place.get("object_size") or 0
-        inline = not nodes and 0 < size <= INLINE
+        inline = not nodes and 0 < size <= RAY_INLINE_BYTES
         if made_on[b] in nodes or (inline and made_on[b] == home):
             continue
         if inline or nodes or made_on[b] == home or not size:

@@ -20,7 +20,7 @@ from distgrad.scheduler.reports import Report, Shares, Token, at_text
 from distgrad.scheduler.run_state import Cancel, Command, Drop, GivenUp, RunState, Submit
 from distgrad.workers.on_ray import objects
 from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, Full, Refused, UserError, classify
-from distgrad.workers.on_ray.late import late_text, places, task_text
+from distgrad.workers.on_ray.hang_detector import places, task_text, timeout_text
 from distgrad.workers.on_ray.link import remake
 from distgrad.workers.on_ray.objects import FULL, LOST, SMALL, no_room
 from distgrad.workers.on_ray.packing import opened
@@ -38,9 +38,9 @@ log = logging.getLogger("distgrad")
 #: Seconds in which tasks of a failed run may end by themselves: since the last one did, and in all.
 GRACE, LONGEST_GRACE = 0.1, 1.0
 #: Seconds between two looks at tasks that have failed or hang, while nothing else happens.
-LOOK = 0.2
+POLL_INTERVAL = 0.2
 #: Seconds in which Ray gives back the room of what was let go.
-ROOM = 1.2
+STORE_FREE_SECONDS = 1.2
 
 
 class GivenLost(Exception):
@@ -87,7 +87,7 @@ class Run:
         """Run all tasks, until all that they were to make is there; with `fetch`, what is fetched comes here."""
         count, own = len(self._plan.tasks), self._engine.settings.progress
         self._work = progress.begin("running", self._engine.name, count, "tasks", self._at, own)
-        if self._work is not progress.NOBODY:
+        if self._work is not progress.NOT_SHOWN:
             self._shares = Shares(self._plan)
         try:
             self._obey(self._state.start(time.monotonic()))
@@ -208,7 +208,7 @@ class Run:
         waiting, self._waited = list(self._tokens), False
         some = len(waiting) if self._state.left == len(waiting) else max(len(waiting) // 2, 1)
         some = min(some, self._engine.batch)
-        ready, _ = ray.wait(waiting, num_returns=some, timeout=self._patience(), fetch_local=False)
+        ready, _ = ray.wait(waiting, num_returns=some, timeout=self._poll_seconds(), fetch_local=False)
         if ready:
             self._quiet = time.monotonic()
         else:
@@ -240,15 +240,15 @@ class Run:
 
     def _give_up(self) -> NoReturn:
         self._engine.link.monitor.judge(self._doing())
-        raise TimeoutError(late_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
+        raise TimeoutError(timeout_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
 
     def _left(self) -> float | None:
         """Seconds until the run is given up."""
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.001)
 
-    def _patience(self) -> float:
+    def _poll_seconds(self) -> float:
         left = self._left()
-        return LOOK if left is None else min(LOOK, left)
+        return POLL_INTERVAL if left is None else min(POLL_INTERVAL, left)
 
     def _event(self, token: Any, result: Token | Failure) -> None:
         k = self._tokens.pop(token)
@@ -256,7 +256,7 @@ class Run:
         now = time.monotonic()
         if isinstance(result, Token):
             self.report.tokens[k] = result
-            if self._work is not progress.NOBODY:
+            if self._work is not progress.NOT_SHOWN:
                 self._shares.ended(k, self._work)
             self._obey(self._state.done(k, now))
         elif isinstance(result, UserError):
@@ -293,7 +293,7 @@ class Run:
             self.refs.pop(b, None)
         if not self._waited:
             left = self._left()
-            time.sleep(ROOM if left is None else min(ROOM, left))
+            time.sleep(STORE_FREE_SECONDS if left is None else min(STORE_FREE_SECONDS, left))
             self._waited = True
 
     def _exclude(self, k: int, refused: Refused) -> None:
@@ -307,7 +307,7 @@ class Run:
         """Look at the objects of a task that died: Ray prints errors that nobody looked at; these are dealt with."""
         for b in self._engine.made[k]:
             with suppress(exceptions.RayError):
-                ray.get(self.refs.get(b, []), timeout=LOOK)  # it may come a moment after that of the token
+                ray.get(self.refs.get(b, []), timeout=POLL_INTERVAL)  # it may come a moment after that of the token
 
     def _bundles_lost(self, k: int, failure: Collateral) -> list[int]:
         """The bundles behind a lost object; GivenLost where it is one that the run was given. Where it is the body of

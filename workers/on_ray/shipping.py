@@ -30,12 +30,12 @@ class BodyLost(Exception):
         return f"nobody has the body {self.name!r} any more"
 
 
-def ship(parcel: bytes, owner: str) -> tuple[list[Any], str]:
+def ship(payload: bytes, owner: str) -> tuple[list[Any], str]:
     """The list that calls carry, and the name of the body."""
-    name = f"{owner}/{hashlib.sha256(parcel).hexdigest()}"
-    if len(parcel) > LARGE:
-        return [objects.put(parcel, "the body of a task", len(parcel))], name
-    internal_kv._internal_kv_put(name, parcel, namespace=_SPACE)
+    name = f"{owner}/{hashlib.sha256(payload).hexdigest()}"
+    if len(payload) > LARGE:
+        return [objects.put(payload, "the body of a task", len(payload))], name
+    internal_kv._internal_kv_put(name, payload, namespace=_SPACE)
     return [], name
 
 

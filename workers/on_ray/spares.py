@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("distgrad")
 
 #: Seconds after which an open session gets spares. Short ones are over before they would pay.
-LASTING = 10.0
+SPARES_AFTER = 10.0
 #: Seconds for which Ray keeps an unused spare. A day: a session without deaths must not lose its spare.
-KEPT = 86_400
+KEEP_ALIVE = 86_400
 #: Seconds for a raylet to answer.
-ANSWER = 5.0
+RAYLET_TIMEOUT = 5.0
 #: Seconds in which a raylet notices that a worker is gone.
-NOTICE = 0.1
+DEATH_DELAY = 0.1
 #: Seconds in which spares are asked for once, however many workers die.
-PAUSE = 2.0
+REQUEST_INTERVAL = 2.0
 
 
 class Spares:
@@ -39,7 +39,7 @@ class Spares:
 
     def __init__(self, link: Link):
         self._link = link
-        self._due: float | None = time.monotonic() + LASTING
+        self._due: float | None = time.monotonic() + SPARES_AFTER
         self._asked = 0.0
 
     def look(self) -> None:
@@ -50,12 +50,12 @@ class Spares:
     def replace(self) -> None:
         """Have Ray start a process on each node that has none to spare. Nobody waits for it."""
         self._due, now = None, time.monotonic()
-        if now > self._asked + PAUSE:
+        if now > self._asked + REQUEST_INTERVAL:
             self._asked = now
             waits.start(self._replace)
 
     def _replace(self) -> None:
-        time.sleep(NOTICE)
+        time.sleep(DEATH_DELAY)
         bits = self._link.bits
         try:
             env = _serialized(bits.env)
@@ -84,11 +84,11 @@ def _ask(node: Mapping[str, Any], env: str) -> None:
     channel = init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
     try:
         raylet = service.NodeManagerServiceStub(channel)
-        pids = raylet.GetWorkerPIDs(messages.GetWorkerPIDsRequest(), timeout=ANSWER).pids
+        pids = raylet.GetWorkerPIDs(messages.GetWorkerPIDsRequest(), timeout=RAYLET_TIMEOUT).pids
         workers = [pid for pid in pids if pid != os.getpid()]
         if len(workers) <= node["Resources"].get("CPU", 0):
-            request = messages.PrestartWorkersRequest(num_workers=1, keep_alive_duration_secs=KEPT)
+            request = messages.PrestartWorkersRequest(num_workers=1, keep_alive_duration_secs=KEEP_ALIVE)
             request.runtime_env_info.serialized_runtime_env = env
-            raylet.PrestartWorkers(request, timeout=ANSWER)
+            raylet.PrestartWorkers(request, timeout=RAYLET_TIMEOUT)
     finally:
         channel.close()

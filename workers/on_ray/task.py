@@ -37,15 +37,15 @@ from distgrad.workers.on_ray.shipping import BodyLost, received
 from distgrad.workers.task_monitor import Clock, TaskMonitor, resident_bytes
 
 #: Compiled bodies that a process keeps: those that ran last.
-KEPT = 1024
+MAX_COMPILED = 1024
 
-_compiled: OrderedDict[str, tuple[Parcel, Compiled]] = OrderedDict()
+_compiled: OrderedDict[str, tuple[ShippedBody, Compiled]] = OrderedDict()
 #: Whether denormals were flushed when the fingerprint was taken.
 _flushed = flushes()
 
 
 @dataclass(frozen=True)
-class Parcel:
+class ShippedBody:
     """What a worker needs to run a body: the user's own ops travel with it, by value."""
 
     body: Body
@@ -70,9 +70,9 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     given = {o: opened(objects[o]) for o in {o for o, _ in picks if o >= 0}}
     given[-1] = inline
     try:
-        parcel, compiled = _found(holder, key)
+        shipped, compiled = _found(holder, key)
         if names:
-            made = _on_device(parcel, compiled, picks, packs, names, given, clock)
+            made = _on_device(shipped, compiled, picks, packs, names, given, clock)
         else:
             made = compiled.run([given[o][i] for o, i in picks], clock)
         ops = () if clock is None else [tuple(op) for op in clock.ops()]  # before packing, which is no op
@@ -83,7 +83,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
     except BaseException as e:
         raise Raised.of(e) from None
     worst = numerics.FINITE
-    if parcel.check_numerics:
+    if shipped.check_numerics:
         worst = max([numerics.worst(made[i]) for values, wanted in packs if wanted for i in values], default=worst)
     packed = [pack([made[i] for i in values]) for values, _ in packs]
     seen = () if clock is None else (resident_bytes(), ops)
@@ -101,7 +101,7 @@ def read(raw: bytes) -> Token:
 
 
 def _on_device(
-    parcel: Parcel,
+    shipped: ShippedBody,
     compiled: Compiled,
     picks: Sequence[tuple[int, int]],
     packs: Sequence[Pack],
@@ -110,8 +110,8 @@ def _on_device(
     monitor: TaskMonitor | None,
 ) -> list[Any]:
     """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
-    move = backend(parcel.backend).to_device
-    with _device(parcel.body.gpus):
+    move = backend(shipped.backend).to_device
+    with _device(shipped.body.gpus):
         made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks], monitor)
     for number, (values, wanted) in enumerate(packs):
         if wanted:
@@ -128,7 +128,7 @@ def _device(gpus: int) -> AbstractContextManager[Any]:
     return torch.device("cuda") if torch.cuda.is_available() else nullcontext()
 
 
-def _found(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
+def _found(holder: Sequence[Any], key: str) -> tuple[ShippedBody, Compiled]:
     _notice()
     if key not in _compiled:
         return _load(holder, key)
@@ -136,16 +136,16 @@ def _found(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
     return _compiled[key]
 
 
-def _load(holder: Sequence[Any], key: str) -> tuple[Parcel, Compiled]:
+def _load(holder: Sequence[Any], key: str) -> tuple[ShippedBody, Compiled]:
     head, _, data = received(holder, key).partition(b"\n")
     _settle()  # also where any bits will do, and nobody asks for the fingerprint
     admitted(head, settled_fingerprint)  # first: what comes from another version may not even load
-    parcel: Parcel = cloudpickle.loads(data)
-    for op in parcel.ops:
+    shipped: ShippedBody = cloudpickle.loads(data)
+    for op in shipped.ops:
         OPS[op.type] = op
-    with _device(parcel.body.gpus):
-        made = _compiled[key] = parcel, Compiled(parcel.body, backend(parcel.backend))
-    if len(_compiled) > KEPT:
+    with _device(shipped.body.gpus):
+        made = _compiled[key] = shipped, Compiled(shipped.body, backend(shipped.backend))
+    if len(_compiled) > MAX_COMPILED:
         _compiled.popitem(last=False)
     return made
 
@@ -200,10 +200,10 @@ def order_of(
     return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline, timed))
 
 
-def parcel_of(body: Body, backend: str, check_numerics: bool, agreement: Agreement) -> bytes:
+def serialized_body(body: Body, backend: str, check_numerics: bool, agreement: Agreement) -> bytes:
     """The body for `ship`: after a line that says which fingerprint a process must have."""
     ops = own_ops(body.steps)
-    made = dumped(Parcel(body, backend, check_numerics, ops), ops)
+    made = dumped(ShippedBody(body, backend, check_numerics, ops), ops)
     return agreement.head(extras_of(body, backend)) + b"\n" + made
 
 

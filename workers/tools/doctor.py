@@ -32,7 +32,7 @@ STORE_SHARE, STORE_MOST = 0.3, 200 * 10**9
 #: Days after which rates that were measured may be those of another machine: virtual ones move.
 OLD_DAYS = 180
 #: Seconds that another program may take to answer.
-PATIENCE = 3.0
+COMMAND_TIMEOUT = 3.0
 
 
 class Finding(NamedTuple):
@@ -164,7 +164,7 @@ def gpus() -> Iterator[Finding]:
     if program is None:
         yield Finding("gpus", OK, "none (there is no nvidia-smi)")
         return
-    done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=PATIENCE, check=False)
+    done = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=COMMAND_TIMEOUT, check=False)
     names = [line.partition(" (UUID")[0] for line in done.stdout.splitlines() if line.startswith("GPU")]
     if done.returncode or not names:
         said = " ".join((done.stdout + done.stderr).split()) or "nothing"

@@ -77,7 +77,7 @@ def raylet_stopped() -> dict[str, Any]:
     session, v, _ = opened()
     raylet = server("raylet")
     stop(raylet)
-    threading.Timer(waits.SILENCE / 2, os.kill, [raylet, signal.SIGCONT]).start()
+    threading.Timer(waits.SILENCE_TIMEOUT / 2, os.kill, [raylet, signal.SIGCONT]).start()
     paused = outcome(lambda: np.testing.assert_array_equal(v.numpy(), np.ones(SIZE)))
     stop(raylet)
     return {"paused": paused, "read": outcome(v.numpy), "again": outcome(v.numpy), "close": closed(session)}
@@ -162,6 +162,6 @@ def two_sessions() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    waits.SILENCE, waits.ASKING = 6.0, 2.0
+    waits.SILENCE_TIMEOUT, waits.PROBE_INTERVAL = 6.0, 2.0
     for name in sys.argv[1:]:
         print(json.dumps({"scene": name, **globals()[name]()}), flush=True)

@@ -31,15 +31,15 @@ from distgrad.workers.on_ray.connect.waits import Job, ServerMonitor
 log = logging.getLogger("distgrad")
 
 #: Seconds for Ray to start here, to be joined, and for the end of an earlier one to be waited for.
-STARTING, JOINING, ENDING = 120.0, waits.SILENCE, 60.0
+START_TIMEOUT, JOIN_TIMEOUT, END_TIMEOUT = 120.0, waits.SILENCE_TIMEOUT, 60.0
 #: Seconds for a lost cluster to be left, and for processes to end by themselves.
-BRIEFLY, GONE = 2.0, 2.0
+LOST_SHUTDOWN_TIMEOUT, EXIT_TIMEOUT = 2.0, 2.0
 #: Seconds that the end of the process waits for Ray's client to leave a cluster whose head is gone: it takes 7 to 15.
-LEAVING = 20.0
+CLIENT_EXIT_TIMEOUT = 20.0
 #: Seconds between two looks at the servers, while nobody waits for them.
-GUARDING = 1.0
+GUARD_INTERVAL = 1.0
 #: Seconds for which Ray's client looks for a GCS that is gone, instead of 60: then it ends this process.
-FOREVER = 1_000_000
+GCS_RECONNECT_TIMEOUT = 1_000_000
 
 RAYLET, GCS = "the raylet of this machine", "the GCS (the head's server)"
 
@@ -82,7 +82,7 @@ class Connection:
     def _guard(self) -> None:
         """Notice the death of a server also while nobody asks: soon after the raylet's the GCS would tell of it, and
         have Ray's client end this process."""
-        while not self._over.wait(GUARDING):
+        while not self._over.wait(GUARD_INTERVAL):
             ended = self.ended()
             if ended and not self._over.is_set():
                 self.give_up(ended)
@@ -146,10 +146,10 @@ class Connection:
             self._make_way()
         self._over.set()
         begun = time.monotonic()
-        ends = begun + (BRIEFLY if self.lost is not None else timeout or math.inf)
+        ends = begun + (LOST_SHUTDOWN_TIMEOUT if self.lost is not None else timeout or math.inf)
         job = waits.start(ray.shutdown)
         try:
-            while not job.wait(waits.LOOK) and time.monotonic() < ends:
+            while not job.wait(waits.POLL_INTERVAL) and time.monotonic() < ends:
                 if self.lost is None:
                     self.monitor.check(begun, "shutting Ray down")
         except ConnectionError as e:
@@ -161,7 +161,7 @@ class Connection:
         _ending = job
         atexit.unregister(ray._private.worker.shutdown)  # it would wait for the same
         self._make_way()
-        job.wait(BRIEFLY)
+        job.wait(LOST_SHUTDOWN_TIMEOUT)
 
     def _make_way(self) -> None:
         """End the servers that would not answer. A raylet that is stopped goes on for a moment: calls that wait for it
@@ -173,7 +173,7 @@ class Connection:
             if _is_stopped(raylet):
                 with suppress(OSError):
                     os.kill(raylet.pid, signal.SIGCONT)
-                time.sleep(2 * waits.LOOK)
+                time.sleep(2 * waits.POLL_INTERVAL)
             reaper.kill({raylet})
         if gcs is not None and _is_stopped(gcs):
             reaper.kill({gcs})
@@ -202,7 +202,7 @@ def _is_stopped(process: Process) -> bool:
 
 def _end_all(processes: set[Process]) -> None:
     """Wait for processes to end, and end those that do not."""
-    ends = time.monotonic() + GONE
+    ends = time.monotonic() + EXIT_TIMEOUT
     while any(map(reaper.lives, processes)) and time.monotonic() < ends:
         time.sleep(0.05)
     reaper.kill(processes)
@@ -235,7 +235,7 @@ def _questions() -> dict[str, Callable[[], Any]]:
     address, port = node.node_ip_address, node.node_manager_port
     return {
         RAYLET: lambda: node_stats(address, port, include_memory_info=False),  # type: ignore[no-untyped-call]
-        GCS: lambda: gcs.internal_kv_get(b"distgrad", b"distgrad", timeout=waits.SILENCE),
+        GCS: lambda: gcs.internal_kv_get(b"distgrad", b"distgrad", timeout=waits.SILENCE_TIMEOUT),
     }
 
 
@@ -279,10 +279,10 @@ def enter(user: Any, begin: Callable[[], None] | None, starts: bool) -> Connecti
 def settle() -> None:
     """Wait for the end of the connection before."""
     global _ending
-    if _ending is not None and not _ended(_ending, ENDING):
+    if _ending is not None and not _ended(_ending, END_TIMEOUT):
         raise ConnectionError(
-            f"Session: an earlier Ray of this process has not come to its end after {ENDING:.0f} s, so this process "
-            f"can open no other one. Start the program again."
+            f"Session: an earlier Ray of this process is still shutting down after {END_TIMEOUT:.0f} s, so this process "
+            f"cannot open another. Restart the program."
         )
     _ending = None
 
@@ -290,7 +290,7 @@ def settle() -> None:
 def _ended(job: Job, seconds: float) -> bool:
     """Whether a job comes to its end in this time. Looks now and then, for a signal that another thread got."""
     ends = time.monotonic() + seconds
-    while not job.wait(waits.LOOK) and time.monotonic() < ends:
+    while not job.wait(waits.POLL_INTERVAL) and time.monotonic() < ends:
         pass
     return job.wait(0)
 
@@ -303,9 +303,9 @@ def _opened(begin: Callable[[], None] | None, starts: bool) -> Connection:
     _answer_terminate()
     job = waits.start(lambda: _begin(begin, mark))
     try:
-        limit = STARTING if starts else JOINING
+        limit = START_TIMEOUT if starts else JOIN_TIMEOUT
         ends = time.monotonic() + limit
-        while not job.wait(waits.LOOK):
+        while not job.wait(waits.POLL_INTERVAL):
             if time.monotonic() > ends:
                 raise ConnectionError(f"Session: Ray could not be opened: it has not answered for {limit:.0f} s")
         job.outcome()
@@ -332,7 +332,7 @@ def _abandon(
     global _ending, _abandoned
 
     def take_down() -> None:
-        while not job.wait(waits.SILENCE):
+        while not job.wait(waits.SILENCE_TIMEOUT):
             pass
         ours = _belonging(os.getpid(), mark)
         try:
@@ -358,9 +358,9 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 def _finish() -> None:
     """At the end of the process, what is being taken down comes to its end; the reaper has the last word."""
     if _abandoned is not None:
-        _abandoned.wait(ENDING)
+        _abandoned.wait(END_TIMEOUT)
     if _ending is not None:
-        _ending.wait(LEAVING)
+        _ending.wait(CLIENT_EXIT_TIMEOUT)
 
 
 def _start_reaper(mark: str) -> subprocess.Popen[bytes] | None:

@@ -24,7 +24,7 @@ log = logging.getLogger("distgrad")
 #: Seconds in which a cluster that is to be joined must accept a connection.
 KNOCK = 10.0
 #: Bytes of disk without which Ray does not start: its logs and sockets.
-ROOM = 32 << 20
+MIN_FREE_BYTES = 32 << 20
 
 
 def open_ray(joins: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
@@ -39,7 +39,7 @@ def open_ray(joins: str | None, cpus: int | None, gpus: int | None, object_store
                 ray.init(address=joins, **options)
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
-            options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": connection.FOREVER}
+            options["_system_config"] = {"gcs_rpc_server_reconnect_timeout_s": connection.GCS_RECONNECT_TIMEOUT}
             _check_disk()
             make_token()
             with on_loopback():
@@ -52,8 +52,8 @@ def _check_disk() -> None:
     """RuntimeError where Ray's own files have no room: it would wait for them for half a minute, and not say why."""
     with suppress(OSError):  # what else may be wrong with it Ray tells
         free = shutil.disk_usage(folder()).free
-        if free < ROOM:
-            text = f"Ray's files need {bytes_text(ROOM)} in {folder()}, which has {bytes_text(free)} left"
+        if free < MIN_FREE_BYTES:
+            text = f"Ray's files need {bytes_text(MIN_FREE_BYTES)} in {folder()}, which has {bytes_text(free)} left"
             raise RuntimeError(f"{text}. Free some space there, or set RAY_TMPDIR to a folder on another disk")
 
 

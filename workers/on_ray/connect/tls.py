@@ -13,7 +13,7 @@ import ssl
 #: The variables that name the files: the certificate of this machine, its key, and the certificate of who signed them.
 FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
 #: Seconds for a handshake; for an answer where none is expected, because a server of gRPC without TLS speaks at once.
-PATIENCE, ANSWER = 10.0, 3.0
+CONNECT_TIMEOUT, ANSWER_TIMEOUT = 10.0, 3.0
 
 
 def check_tls(host: str, port: int) -> None:
@@ -38,7 +38,7 @@ def _speaks_tls(host: str, port: int) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: it is only asked
     context.set_alpn_protocols(["h2"])
     try:
-        with socket.create_connection((host, port), ANSWER) as plain, context.wrap_socket(plain):
+        with socket.create_connection((host, port), ANSWER_TIMEOUT) as plain, context.wrap_socket(plain):
             return True
     except ssl.SSLError as e:
         return "ALERT" in (e.reason or "")
@@ -74,7 +74,7 @@ def _refusal(host: str, port: int, context: ssl.SSLContext) -> str | None:
     """Why a server and this process do not accept each other; None where they do."""
     try:
         with (
-            socket.create_connection((host, port), PATIENCE) as plain,
+            socket.create_connection((host, port), CONNECT_TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
             return None if secure.recv(1) else _refused("it hangs up")  # a server of gRPC speaks first

@@ -1,8 +1,8 @@
-"""Waits that end: calls of Ray that take no timeout run in a side thread, while the caller looks after the cluster.
+"""Bounded waits: Ray calls that accept no timeout run in a side thread while the caller monitors the cluster.
 
-A call may take as long as it needs: data may be large. But while nothing arrives, the raylet of this machine and the
-GCS are asked for a sign of life, and where one of them gives none for SILENCE seconds, the wait ends with ClusterLost.
-Knows what a connection tells of itself, and nothing of sessions.
+A call may take as long as it needs, because data may be large. While nothing arrives, the raylet of this machine and
+the GCS are probed; if one of them does not answer for SILENCE_TIMEOUT seconds, the wait ends with ClusterLost.
+Knows what a connection reports about itself, and nothing about sessions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any, Protocol
 
 from distgrad.errors import ClusterLost
 
-#: Seconds without an answer of the raylet or the GCS after which the cluster is given up.
-SILENCE = 30.0
-#: Seconds between two questions to each of them, while nothing arrives.
-ASKING = 10.0
-#: Seconds in which they must answer when a wait ends at its timeout, to tell a slow cluster from one that is gone.
-LAST_WORD = 2.0
-#: Seconds between two looks at what is known without asking.
-LOOK = 0.25
+#: Seconds without an answer from the raylet or the GCS after which the cluster counts as lost.
+SILENCE_TIMEOUT = 30.0
+#: Seconds between two probes of each server while nothing arrives.
+PROBE_INTERVAL = 10.0
+#: Seconds for an outstanding probe to be answered when a wait times out: it tells a slow cluster from a lost one.
+LAST_PROBE_TIMEOUT = 2.0
+#: Seconds between two checks of what is known without a probe, such as whether the processes are alive.
+POLL_INTERVAL = 0.25
 
 
 class Job:
@@ -72,8 +72,8 @@ class Job:
 
 
 class _Thread(threading.Thread):
-    """A side thread: runs one call after another, and never ends: Ray's servers end with the thread that started
-    them."""
+    """A side thread that runs one call after another. It never ends, because Ray's servers end with the thread that
+    started them."""
 
     def __init__(self, idle: list[_Thread]):
         super().__init__(name="distgrad-ray", daemon=True)
@@ -101,7 +101,7 @@ os.register_at_fork(after_in_child=_idle.clear)
 
 
 def start(call: Callable[[], Any]) -> Job:
-    """Begin a call in a side thread: one that is idle, or a new one."""
+    """Run a call in a side thread: an idle one, or a new one."""
     job = Job(call)
     try:
         thread = _idle.pop()
@@ -109,7 +109,7 @@ def start(call: Callable[[], Any]) -> Job:
         thread = _Thread(_idle)
         try:
             thread.start()
-        except RuntimeError:  # at the end of the process there are no new ones
+        except RuntimeError:  # an interpreter that shuts down starts no threads
             job.run()
             job.end()
             return job
@@ -118,7 +118,7 @@ def start(call: Callable[[], Any]) -> Job:
 
 
 def finished(call: Callable[[], Any]) -> Any:
-    """What a call gives that must not be interrupted half way, as an import: Ctrl-C ends the wait, not the call."""
+    """The result of a call that must not be interrupted half way, such as an import: Ctrl-C ends the wait alone."""
     job = start(call)
     while not job.wait(1.0):
         pass
@@ -126,29 +126,29 @@ def finished(call: Callable[[], Any]) -> Any:
 
 
 class Asked(Protocol):
-    """What a connection tells of its servers."""
+    """What a connection reports about its servers."""
 
-    #: Why it can be used no more.
+    #: Why the connection is lost; None while it is usable.
     lost: str | None
 
     def questions(self) -> dict[str, Callable[[], Any]]:
-        """Calls by the name of the server that must be alive to answer."""
+        """Probes, by the name of the server that must be alive to answer."""
 
     def ended(self) -> str:
-        """What is known without asking: which server has ended; "" where none has."""
+        """Which server processes have ended, known without a probe; "" if none."""
 
     def stopped(self) -> str:
-        """Which server is stopped (as by SIGSTOP) now."""
+        """Which server processes are stopped now, as by SIGSTOP; "" if none."""
 
     def held(self) -> bool:
         """Whether the raylet is stopped."""
 
     def give_up(self, reason: str) -> None:
-        """Nothing more is to be expected."""
+        """Mark the connection as lost."""
 
 
 class ServerMonitor:
-    """Whether the servers of a connection are alive, for all that wait for them."""
+    """Checks that the servers of a connection are alive while callers wait for them."""
 
     def __init__(self, connection: Asked):
         self._connection = connection
@@ -157,30 +157,31 @@ class ServerMonitor:
         self._asked: dict[str, tuple[float, Job]] = {}
 
     def check(self, begun: float, what: str) -> None:
-        """Called again and again in a wait that began then: ClusterLost where no more is to be expected."""
+        """Poll this during a wait that started at `begun`: raises ClusterLost if a server has ended or gone silent."""
         self._known(what)
         now = time.monotonic()
         with self._lock:
             self._listen()
             for name, question in self._connection.questions().items():
                 last = self._asked[name][0] if name in self._asked else 0.0
-                if now - max(last, begun) >= ASKING and (name not in self._asked or self._asked[name][1].wait(0)):
+                idle = name not in self._asked or self._asked[name][1].wait(0)
+                if idle and now - max(last, begun) >= PROBE_INTERVAL:
                     self._asked[name] = now, start(question)
         for name in self._connection.questions():
             silent = now - max(self._heard.get(name, 0.0), begun)
-            if silent >= SILENCE:
+            if silent >= SILENCE_TIMEOUT:
                 self._lose(f"{name} has not answered for {silent:.0f} s", what)
 
     def judge(self, what: str) -> None:
-        """At the end of a wait's time: ClusterLost where a server is known to be gone or stopped, or has said nothing
-        since it was asked, ASKING seconds ago or more."""
+        """At a wait's deadline: raises ClusterLost if a server has ended, is stopped, or has left a probe that is at
+        least PROBE_INTERVAL seconds old unanswered."""
         self._known(what)
         stopped = self._connection.stopped()
         if stopped:
             self._lose(stopped, what)
         now = time.monotonic()
         for name, (since, job) in list(self._asked.items()):
-            if now - since >= ASKING and not job.wait(now + LAST_WORD - time.monotonic()):
+            if now - since >= PROBE_INTERVAL and not job.wait(now + LAST_PROBE_TIMEOUT - time.monotonic()):
                 self._lose(f"{name} has not answered for {time.monotonic() - since:.0f} s", what)
 
     def _known(self, what: str) -> None:
@@ -202,8 +203,8 @@ class ServerMonitor:
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def answered(self, call: Callable[..., Any], *args: Any, what: str, timeout: float | None = None) -> Any:
-        """What the call gives. It ends with ClusterLost where the servers are silent, and with TimeoutError after
-        `timeout` seconds; never because it takes long."""
+        """The result of the call. Raises ClusterLost if the servers go silent, and TimeoutError after `timeout` seconds;
+        otherwise the call may take as long as it needs."""
         begun = time.monotonic()
         ends = None if timeout is None else begun + timeout
         self._sane(begun, ends, what, timeout)
@@ -214,29 +215,30 @@ class ServerMonitor:
         return job.outcome()
 
     def _sane(self, begun: float, ends: float | None, what: str, timeout: float | None) -> None:
-        """Before the call, wait for a raylet that is stopped to go on: Ray's client would hold its locks meanwhile, and
-        the next array of the store that is let go would stop this process."""
+        """Before the call, wait for a stopped raylet to continue. Otherwise Ray's client would hold its locks meanwhile,
+        and this process would block when it next releases an array of the store."""
         self._known(what)
         while self._connection.held():
             self.check(begun, what)
             self._in_time(ends, what, timeout)
-            time.sleep(LOOK)
+            time.sleep(POLL_INTERVAL)
 
     def _in_time(self, ends: float | None, what: str, timeout: float | None) -> None:
         if ends is not None and time.monotonic() >= ends:
             self.judge(what)
             raise TimeoutError(
-                f"{what} was given up after the session's timeout of {timeout:g} s, though the cluster answers. Give "
-                f"it more time with Session(timeout=)."
+                f"{what} was given up after the session's timeout of {timeout:g} s, though the cluster answers. "
+                f"Increase it with Session(timeout=)."
             )
 
 
 def _slice(ends: float | None) -> float:
-    return LOOK if ends is None else max(min(LOOK, ends - time.monotonic()), 0.001)
+    return POLL_INTERVAL if ends is None else max(min(POLL_INTERVAL, ends - time.monotonic()), 0.001)
 
 
 def lost(reason: str, what: str) -> ClusterLost:
     return ClusterLost(
-        f"{what}: the Ray cluster of this session is lost: {reason}. The session is dead; variables whose values lie "
-        f"in this process keep them. Open another session and restore the last checkpoint (distgrad.Checkpoints)."
+        f"{what}: the Ray cluster of this session is lost: {reason}. The session cannot be used any more; variables "
+        f"held in this process keep their values. Open another session and restore the last checkpoint "
+        f"(distgrad.Checkpoints)."
     )

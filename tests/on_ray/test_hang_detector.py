@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distgrad.workers.on_ray import late
+from distgrad.workers.on_ray import hang_detector
 
 
 def test_while_ray_does_not_answer_nothing_is_known_which_is_not_that_no_task_began(
@@ -21,9 +21,9 @@ def test_while_ray_does_not_answer_nothing_is_known_which_is_not_that_no_task_be
         over.wait()
         return []
 
-    monkeypatch.setattr(late, "ANSWER", 0.05)
+    monkeypatch.setattr(hang_detector, "ANSWER_TIMEOUT", 0.05)
     monkeypatch.setattr(state, "_get_all_task_events", silent)
-    assert [late.places({}) for _ in range(20)] == [None] * 20
+    assert [hang_detector.places({}) for _ in range(20)] == [None] * 20
     over.set()
-    monkeypatch.setattr(late, "ANSWER", 60.0)
-    assert late.places({}) == {}
+    monkeypatch.setattr(hang_detector, "ANSWER_TIMEOUT", 60.0)
+    assert hang_detector.places({}) == {}

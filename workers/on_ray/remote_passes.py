@@ -18,16 +18,16 @@ from distgrad.workers.on_ray.link import Link
 from distgrad.workers.on_ray.task import dumped, own_ops, settled_fingerprint
 
 #: How often it is tried where workers die, and the seconds for all of that unless the session has a timeout.
-ATTEMPTS, PATIENCE = 4, 600.0
+ATTEMPTS, DEFAULT_TIMEOUT = 4, 600.0
 
 
-def on_worker(
+def run_on_worker(
     link: Link, function: Callable[..., Program], program: Program, *args: Any, timeout: float | None
 ) -> Program:
     """What a function makes of a program there. The user's own ops go along, as with bodies."""
     ops = own_ops(program.steps)
     data = link.bits.head() + b"\n" + dumped((ops, function, (program, *args)), ops)
-    left, ends = ATTEMPTS, time.monotonic() + (timeout or PATIENCE)
+    left, ends = ATTEMPTS, time.monotonic() + (timeout or DEFAULT_TIMEOUT)
     while True:
         link.check()
         ref = link.call(placing.anywhere(_remote, link).remote, data, what="sending a program to a worker")
@@ -39,7 +39,7 @@ def on_worker(
         except TimeoutError:
             ray.cancel(ref, force=True)
             raise TimeoutError(
-                f"folding constants took longer than {timeout or PATIENCE:g} s. It is done by a worker, "
+                f"folding constants took longer than {timeout or DEFAULT_TIMEOUT:g} s. It is done by a worker, "
                 f"because this process has other kernels."
             ) from None
         except exceptions.RayError as e:

@@ -12,9 +12,9 @@ from distgrad.scheduler.run_state import RunState
 from distgrad.workers.on_ray.connect.waits import start
 
 #: So many tasks are named.
-NAMED = 8
+MAX_NAMED_TASKS = 8
 #: Seconds for Ray to answer where tasks are.
-ANSWER = 2.0
+ANSWER_TIMEOUT = 2.0
 #: Ray's numbers for the states of a task that a worker was given, and of one that runs: the second is told by the
 #: worker itself, so it never comes from one that is stopped.
 _GIVEN, _RUNNING = 5, 8
@@ -33,14 +33,14 @@ class Place(NamedTuple):
         return f"on node {self.node}, {f'process {self.pid}' if self.pid else 'in a process that has not begun it'}"
 
 
-def late_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: float | None) -> str:
+def timeout_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: float | None) -> str:
     waiting = state.waiting()
     running = {task for task, _ in waiting} & set(tokens)
     where = places({k: tokens[k] for k in running}) or {}
     lines = [] if waiting else ["  the results to come here"]
-    lines += [f"  {task_text(plan, k)}: {_state(what, where.get(k))}" for k, what in waiting[:NAMED]]
-    if len(waiting) > NAMED:
-        lines.append(f"  and {len(waiting) - NAMED} more tasks")
+    lines += [f"  {task_text(plan, k)}: {_state(what, where.get(k))}" for k, what in waiting[:MAX_NAMED_TASKS]]
+    if len(waiting) > MAX_NAMED_TASKS:
+        lines.append(f"  and {len(waiting) - MAX_NAMED_TASKS} more tasks")
     return (
         f"the run was given up after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
         + "\nVariables are as they were. Give it more time with Session(timeout=), or less to do."
@@ -64,7 +64,7 @@ def places(tokens: Mapping[int, Any]) -> dict[int, Place] | None:
     """Where tasks are, as far as Ray's own record of them tells: it may be a second old. None where Ray does not answer
     in time, as when its head is paused: the question itself has no timeout."""
     asked = start(partial(_places, tokens))
-    found: dict[int, Place] | None = asked.outcome() if asked.wait(ANSWER) else None
+    found: dict[int, Place] | None = asked.outcome() if asked.wait(ANSWER_TIMEOUT) else None
     return found
 
 
