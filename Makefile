@@ -19,7 +19,7 @@ STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test test-everywhere check bench bench-step bench-cluster bench-planning chaos conformance docs docs-numpy fuzz clean distclean
+.PHONY: help demo test test-everywhere check bench bench-step bench-cluster bench-planning chaos conformance docs docs-pages docs-api docs-cli docs-numpy fuzz clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -70,7 +70,15 @@ fuzz: $(DEV_READY)  ## call public functions with junk: 20,000 times (ARGS="--se
 docs: $(DEV_READY)  ## build the site of docs/ into build/site, strictly
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet --site-dir build/site $(ARGS)
 
-docs-numpy: $(CORE_READY)  ## regenerate docs/numpy.md
+docs-pages: docs-api docs-cli docs-numpy  ## regenerate the pages of docs/ that are generated
+
+docs-api: $(CORE_READY)  ## regenerate docs/api/ from docstrings
+	$(VENV)/bin/python docs/make_api.py
+
+docs-cli: $(CORE_READY)  ## regenerate docs/cli.md from the help of commands
+	$(VENV)/bin/python docs/make_cli.py
+
+docs-numpy: $(CORE_READY)  ## regenerate docs/numpy.md from the table of the tests
 	$(VENV)/bin/python docs/make_numpy.py
 
 clean:  ## remove what was built and cached, keep the environments
