@@ -34,7 +34,7 @@ _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 @contextlib.contextmanager
-def telling(what: str, path: str) -> Iterator[None]:
+def explain_os_errors(what: str, path: str) -> Iterator[None]:
     """An OSError of the block says what was tried, where, and what to do. It stays one of its own class and number."""
     try:
         yield

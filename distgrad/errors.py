@@ -173,7 +173,7 @@ class NoValueError(TypeError):
 
 
 @contextmanager
-def telling_of_tensors() -> Iterator[None]:
+def unwrap_tensor_errors() -> Iterator[None]:
     """Inside runs a user's code. Where it writes a tensor into an array, NumPy hides what the tensor said behind a
     ValueError of its own about sequences: what the tensor said is raised, at the line that wrote."""
     try:

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from distgrad.graph import Operation, Tensor
 
 #: Rows of a table that are shown; notebooks keep what they show in their file.
-MOST_ROWS = 50
+MAX_ROWS = 50
 #: Characters of one entry, and inputs or outputs of one op.
-MOST_TEXT, MOST_VALUES = 400, 6
+MAX_TEXT, MAX_VALUES = 400, 6
 
 _CELL = 'style="text-align: left"'
 
@@ -40,7 +40,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], count: int, what: 
     >>> table(["op"], [["<Exp>"]], 3, "ops").partition("</table>")[2]
     '<p>and 2 more ops</p>'
     """
-    shown = list(islice(rows, MOST_ROWS))
+    shown = list(islice(rows, MAX_ROWS))
     body = "".join([f"<tr>{_cells('td', row)}</tr>" for row in shown])
     more = line(f"and {count - len(shown):,} more {what}") if count > len(shown) else ""
     return f"<table><thead><tr>{_cells('th', head)}</tr></thead><tbody>{body}</tbody></table>{more}"
@@ -51,13 +51,13 @@ def _cells(tag: str, texts: Iterable[str]) -> str:
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else text[: MOST_TEXT - 1] + "…"
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"
 
 
 def listed(texts: Sequence[str]) -> str:
     """The first few, separated by commas."""
-    more = f", and {len(texts) - MOST_VALUES} more" if len(texts) > MOST_VALUES else ""
-    return ", ".join(texts[:MOST_VALUES]) + more
+    more = f", and {len(texts) - MAX_VALUES} more" if len(texts) > MAX_VALUES else ""
+    return ", ".join(texts[:MAX_VALUES]) + more
 
 
 # -- graphs ------------------------------------------------------------------------------------------------------
@@ -66,7 +66,7 @@ def listed(texts: Sequence[str]) -> str:
 def graph_html(title: str, ops: Sequence[Operation]) -> str:
     """The ops of a graph, one per row, with the user's lines."""
     head = ["", "op", "reads", "makes", "attributes", "line"]
-    return block(title, table(head, [_op(op) for op in ops[:MOST_ROWS]], len(ops), "ops"))
+    return block(title, table(head, [_op(op) for op in ops[:MAX_ROWS]], len(ops), "ops"))
 
 
 def _op(op: Operation) -> list[str]:

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 #: So many threads may wait for each other. About 8,000 functions inside one another: a program has fewer, unless one
 #: calls itself without end.
-MOST_STACKS = 100
+MAX_STACKS = 100
 
 _stacks: ContextVar[int] = ContextVar("distgrad_stacks", default=0)
 
@@ -42,7 +42,7 @@ def nested(f: Callable[P, T]) -> Callable[P, T]:
 
 
 def _in_new_thread(f: Callable[[], T]) -> T:
-    if _stacks.get() >= MOST_STACKS:
+    if _stacks.get() >= MAX_STACKS:
         raise RuntimeError(_too_deep())
     outcome: list[Any] = []
     done = threading.Event()

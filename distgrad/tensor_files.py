@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from distgrad.disk import telling
+from distgrad.disk import explain_os_errors
 from distgrad.errors import CheckpointError
 from distgrad.types import DType, Shape, Spec, real_dtype, size_of
 
@@ -96,7 +96,7 @@ class TensorFile:
 
     def __init__(self, path: str):
         self.path = path
-        with telling("the tensors cannot be read", path):
+        with explain_os_errors("the tensors cannot be read", path):
             _check_readable(path)
         from safetensors import safe_open
 

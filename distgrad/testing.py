@@ -15,14 +15,14 @@ from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.math import conj, real
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.tracing.function import function
-from distgrad.types import brief, trainable, whole
+from distgrad.types import as_int, brief, trainable
 
 # Central differences of fourth order: weights of f(x + k h v), k = -2..2 without 0.
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
 #: The graph of a derivative is several times as large as that of the one before.
-_MOST_ORDERS = 8
+_MAX_ORDER = 8
 
 
 def check_grads(
@@ -46,9 +46,9 @@ def check_grads(
     """
     rng = np.random.default_rng(0) if rng is None else rng
     _check_arguments(f, args, rng, step=step, rtol=rtol, atol=atol)
-    order = whole("check_grads", "order", order)
-    if not 0 <= order <= _MOST_ORDERS:
-        raise ValueError(f"check_grads: order must be between 0 and {_MOST_ORDERS}, got {order}")
+    order = as_int("check_grads", "order", order)
+    if not 0 <= order <= _MAX_ORDER:
+        raise ValueError(f"check_grads: order must be between 0 and {_MAX_ORDER}, got {order}")
     arrays = [as_array(a) for a in args]
     moving = [i for i, a in enumerate(arrays) if trainable(a.dtype)]
     if not moving:

@@ -114,10 +114,10 @@ def as_shape(shape: Any) -> Shape:
         raise TypeError(f"a shape must be an int or a sequence of ints, got {brief(shape)}") from None
 
 
-def sizes(shape: Any) -> Shape:
+def checked_shape(shape: Any) -> Shape:
     """A shape that something new has: no size is negative.
 
-    >>> sizes([2, 3])
+    >>> checked_shape([2, 3])
     (2, 3)
     """
     made = as_shape(shape)
@@ -126,10 +126,10 @@ def sizes(shape: Any) -> Shape:
     return made
 
 
-def whole(what: str, argument: str, x: Any) -> int:
+def as_int(what: str, argument: str, x: Any) -> int:
     """An argument that must be an int.
 
-    >>> whole("eye", "N", np.int8(3))
+    >>> as_int("eye", "N", np.int8(3))
     3
     """
     try:
@@ -204,10 +204,10 @@ def broadcast_shapes(a: Shape, b: Shape) -> Shape:
     return tuple(out)
 
 
-def repeats(shape: Shape, larger: Shape) -> bool:
+def broadcasts_to(shape: Shape, larger: Shape) -> bool:
     """Whether broadcasting makes `larger` of `shape`.
 
-    >>> repeats((3, 1), (2, 3, 4)), repeats((2,), (3,))
+    >>> broadcasts_to((3, 1), (2, 3, 4)), broadcasts_to((2,), (3,))
     (True, False)
     """
     extra = len(larger) - len(shape)

@@ -18,7 +18,7 @@ from distgrad.scheduler.cost.memory import value_bytes
 from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.digest import content_digest, program_digest
 from distgrad.scheduler.program import Program, Step
-from distgrad.types import whole
+from distgrad.types import as_int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class Plan:
         """What runs where, what it should cost, and what dominates; the `top` largest of each, in the user's lines."""
         from distgrad.scheduler.show.explain import explain
 
-        return explain(self, whole("explain", "top", top))
+        return explain(self, as_int("explain", "top", top))
 
     def to_plain(self) -> dict[str, Any]:
         """Dicts, lists, numbers and text; attributes of steps are printed."""

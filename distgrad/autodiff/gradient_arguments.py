@@ -1,4 +1,4 @@
-"""What gradients() accepts: everything it is given, checked and made tensors of one graph before it walks."""
+"""Checks of the arguments of gradients(), and their conversion to tensors of one graph."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from distgrad.ops.control import identity
 from distgrad.ops.control import ones as ones_of
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.layout import broadcast_to
-from distgrad.types import Shape, brief, repeats, trainable
+from distgrad.types import Shape, brief, broadcasts_to, trainable
 
 
 class UnconnectedGradients(enum.Enum):
-    """What `gradients` gives for an x that ys do not depend on: None, or zeros of its shape and dtype.
+    """The result of `gradients` for an x that ys do not depend on: None, or zeros of its shape and dtype.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -60,7 +60,7 @@ def graph_of(ys: Sequence[Any], xs: Sequence[Any]) -> Graph:
     if current is None:
         raise RuntimeError(
             "gradients() needs a graph: call it inside `with distgrad.Graph():` or a @distgrad.function, "
-            "or use distgrad.grad(f), which makes one"
+            "or use distgrad.grad(f), which creates one"
         )
     return current
 
@@ -79,7 +79,7 @@ def as_tensor(y: Any, name: str, what: str) -> Tensor:
 
 
 def as_x(x: Any, name: str) -> Tensor:
-    """A variable stands for its handle, whatever read it; a tensor of the graphs around stands for itself."""
+    """The handle of a variable, whichever op reads it; for a tensor of an enclosing graph, the tensor itself."""
     graph = current_graph()
     assert graph is not None
     handle = getattr(x, "__handle__", None)
@@ -98,7 +98,7 @@ def as_stop(t: Any) -> Tensor:
 
 
 def first_gradients(grad_ys: Any, ys: Sequence[Tensor]) -> list[Term]:
-    """What each y starts from: its entry of grad_ys, or ones."""
+    """The seed of each y: its entry of grad_ys, or ones."""
     given = [None] * len(ys) if grad_ys is None else as_list(grad_ys, "grad_ys")
     if len(given) != len(ys):
         raise ValueError(f"Length mismatch: gradients got {len(given)} grad_ys for {len(ys)} ys")
@@ -106,7 +106,7 @@ def first_gradients(grad_ys: Any, ys: Sequence[Tensor]) -> list[Term]:
 
 
 def _grad_y(i: int, g: Any, y: Tensor) -> Term:
-    """The first gradient of a y, where y itself is."""
+    """The seed of one y, on the device of y."""
     name = f"grad_ys_{i}"
     y.graph._device = y.device
     if g is None:
@@ -126,7 +126,7 @@ def _grad_y(i: int, g: Any, y: Tensor) -> Term:
 
 
 def _broadcast_grad_y(i: int, g: Tensor, y: Tensor) -> Tensor:
-    if not repeats(g.shape, y.shape):
+    if not broadcasts_to(g.shape, y.shape):
         raise ValueError(_misfit_y(i, g.shape, y))
     return broadcast_to(g, y.shape)
 
@@ -136,7 +136,7 @@ def _misfit_y(i: int, shape: Shape, y: Tensor) -> str:
 
 
 def _weak(g: Any, y: Tensor) -> Tensor:
-    """Python numbers take y's dtype, as they would beside y in any op."""
+    """Python numbers take y's dtype, as in any op with y."""
     kinds = (complex,) if y.dtype.kind == "c" else (int, float)
     return convert(np.asarray(g, y.dtype) if type(g) in kinds and trainable(y.dtype) else g)
 

@@ -1,8 +1,8 @@
-"""gradients(): the backward graph of what lies between xs and ys.
+"""gradients(): adds the backward ops for everything between xs and ys.
 
-The contract is TensorFlow's graph mode. An op is differentiated once, after every op that reads it: its output
-gradients are summed, its rule is called, and what the rule returns is checked, un-broadcast, gated and handed to the
-inputs. Rules live beside their ops; what every rule would repeat lives here.
+The contract is that of TensorFlow's graph mode. An op is differentiated once, after every op that reads it: its output
+gradients are summed, its gradient function is called, and the results are checked, un-broadcast, gated and passed to
+the inputs. Gradient functions are defined next to their ops; everything that they have in common is here.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ from distgrad.ops.indexed_slices import IndexedSlices, densify
 from distgrad.ops.layout import reshape
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import OPS, gradient_function
-from distgrad.types import Shape, repeats, trainable
+from distgrad.types import Shape, broadcasts_to, trainable
 
+#: Op names longer than this many characters are shortened in the names of gradient scopes.
 _LONG_NAME = 512
 
 __all__ = ["AggregationMethod", "UnconnectedGradients", "checked", "gradients", "gradients_of_part", "sum_to"]
@@ -54,12 +55,12 @@ def gradients(
     Args:
         ys: tensor or list of tensors to differentiate.
         xs: tensor, variable or list of them to differentiate with respect to.
-        grad_ys: the gradient received by each y; ones where it is None.
+        grad_ys: the gradient of each y to start from; ones if None.
         name: scope of the new ops.
-        gate_gradients: no gradient of an op can be used before all of that op's gradients are computed.
+        gate_gradients: if true, no gradient of an op is used before all gradients of that op are computed.
         aggregation_method: a value of `AggregationMethod`.
-        stop_gradients: tensors that count as constants, as though they had gone through `stop_gradient`.
-        unconnected_gradients: 'none' or 'zero', what an x gets that no y depends on.
+        stop_gradients: tensors to treat as constants, as if they had been passed through `stop_gradient`.
+        unconnected_gradients: 'none' or 'zero', the result for an x that no y depends on.
 
     Raises:
         LookupError: an op between xs and ys has no registered gradient.
@@ -81,10 +82,10 @@ def gradients(
 
 
 def gradients_of_part(ys: Any, xs: Any, grad_ys: Any, stop_gradients: Sequence[Tensor]) -> list[Any]:
-    """gradients() of the part of a graph that begins at `stop_gradients`, at the cost of that part alone.
+    """gradients() restricted to the part of a graph downstream of `stop_gradients`; the cost is that of this part.
 
-    It does not look behind what is stopped. So it does not know, as gradients() must, of an op without gradient whether
-    xs lead to it through something stopped, and asks for no rule there. Zeros where nothing is connected.
+    It does not search past stopped tensors. So, unlike gradients(), it does not raise for an op without a gradient that
+    xs reach only through a stopped tensor. Zeros for an unconnected x.
     """
     return _gradients(ys, xs, grad_ys, "gradients", False, None, stop_gradients, zero=True, within=True)
 
@@ -116,7 +117,7 @@ def _gradients(
 
 
 class _Backward:
-    """One call of gradients(): the state of its walk. `run` goes once round its loop per op, so it is kept lean."""
+    """The state of one call of gradients(). The loop of `run` is hot: it runs once per op."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class _Backward:
         self.entered = entered
         self.sum_terms = sum_terms
         self.gate = gate
-        #: What has reached each tensor so far, in the order in which it came.
+        #: Gradients that have reached each tensor so far, in order of arrival.
         self.terms: dict[Tensor, list[Term]] = {}
 
     def run(self, seeds: list[Term], stopped: set[Tensor], pending: dict[Operation, int]) -> dict[Tensor, Term]:
@@ -171,7 +172,7 @@ class _Backward:
         return found
 
     def total(self, t: Tensor) -> Term:
-        """The sum of what reached one tensor, placed with the op that made it."""
+        """The sum of the gradients of one tensor, on the device of the op that produced it."""
         terms = self.terms.pop(t)
         if len(terms) == 1:
             return terms[0]
@@ -181,7 +182,7 @@ class _Backward:
         return made
 
     def differentiate(self, op: Operation, grads: list[Term | None]) -> None:
-        """Call the rule of one op and hand what it returns to the op's inputs."""
+        """Call the gradient function of one op and pass the results to the op's inputs."""
         rule = self.rule(op)
         if rule is None:
             return
@@ -207,17 +208,17 @@ class _Backward:
                     terms[t] = [g]
 
     def scope_of(self, op: Operation) -> str:
-        """Where the gradient of an op is built. The name of an op in a gradient has that scope in it: of gradients that
-        are built inside one another, where each would be twice as long as the one before, only its end is kept."""
+        """The name scope of an op's gradient. Names double in length with each order of differentiation, so only the
+        last part of a long name is used."""
         if len(op.name) > _LONG_NAME:
             return self.graph.unique_name(f"{self.scope}{op.name.rpartition('/')[2]}_grad") + "/"
         scope = f"{self.scope}{op.name}_grad"  # unique as it is: op names are, and nothing else is in this scope
         return f"{self.graph.unique_name(scope) if self.entered else scope}/"
 
     def go_to(self, op: Operation | None, scope: str) -> None:
-        """Ops built now take the device of this forward op and, through original_op, its source line.
+        """Give the ops built from now on the device of this forward op and, through original_op, its source line.
 
-        Where an exception leaves this in force, the contexts of gradients() undo it.
+        After an exception the contexts of gradients() restore the previous state.
         """
         graph = self.graph
         graph._original, graph._device, graph._scope = op, None if op is None else op.device, scope
@@ -240,7 +241,7 @@ class _Backward:
 
 @contextmanager
 def _backward_context(graph: Graph) -> Iterator[None]:
-    """What a rule builds depends on the forward op alone, never on where gradients() was called."""
+    """Makes the ops that a gradient function builds depend on the forward op alone, not on the caller's context."""
     before = graph._original, graph._device
     try:
         yield
@@ -248,16 +249,16 @@ def _backward_context(graph: Graph) -> Iterator[None]:
         graph._original, graph._device = before
 
 
-# -- what lies between -------------------------------------------------------------------------------------------
+# -- ops between xs and ys ---------------------------------------------------------------------------------------
 
 
 def _between(ys: Sequence[Tensor], xs: Sequence[Tensor], borders: set[Tensor]) -> dict[Operation, int]:
-    """The ops on a path from xs to ys, and how many reads of each come from the others.
+    """The ops on a path from xs to ys, with the number of their outputs' reads by other ops on such a path.
 
-    Walks back from ys but never past the oldest x (creation order is topological, over all graphs) or a border,
-    forward over what it saw to keep what xs reach, and back again over that: the cost is that of the part of ys'
-    history that is younger than xs, whatever else the graph holds. The last walk leaves out what only an integer leads
-    to: no gradient comes back there.
+    Three passes: backward from ys, but not past the oldest x (creation order is a topological order over all graphs) or
+    a border; forward over these ops, to keep those that xs reach; backward again over those, to count. So the cost is
+    that of the ops behind ys that are younger than the oldest x, however large the graph. Ops reached only through
+    integers are left out: no gradient flows there.
     """
     sources = {x.op for x in xs}
     oldest = min([op.order for op in sources], default=math.inf)
@@ -293,11 +294,11 @@ def _by_order(op: Operation) -> int:
 
 
 def _leaves(xs: Sequence[Tensor], between: Mapping[Operation, int]) -> set[Operation]:
-    """Producers of an x with no other x upstream: nobody asks for gradients behind them."""
+    """Producers of an x with no other x upstream: no gradient is needed past them."""
     return {x.op for x in xs if not any(t.op in between for t in x.op.inputs)}
 
 
-# -- what rules return -------------------------------------------------------------------------------------------
+# -- results of gradient functions -------------------------------------------------------------------------------
 
 
 def _names(tensors: Sequence[Tensor]) -> str:
@@ -326,7 +327,7 @@ def checked(op: Operation, returned: Any, graph: Graph) -> list[Term | None]:
 
 
 def _convert_gradient(op: Operation, i: int, g: Any) -> Term:
-    """A gradient in the graph that is being built: a rule may return numbers, or a tensor that it holds from before."""
+    """A gradient as a tensor of the current graph: a gradient function may return numbers, or an older tensor."""
     if isinstance(g, IndexedSlices):
         return IndexedSlices(convert(g.values), convert(g.indices), g.dense_shape)
     if isinstance(g, Tensor):
@@ -336,7 +337,7 @@ def _convert_gradient(op: Operation, i: int, g: Any) -> Term:
     except (TypeError, ValueError):
         raise TypeError(
             f"the gradient for input {i} of op {op.name!r} (type {op.type}, at {op.source}) is {g!r}: "
-            f"return a tensor, an IndexedSlices, something NumPy makes an array of, or None"
+            f"return a tensor, an IndexedSlices, anything that NumPy converts to an array, or None"
         ) from None
     return made
 
@@ -355,7 +356,8 @@ def _fit(op: Operation, i: int, g: Term, t: Tensor) -> Term | None:
     if g.shape == t.shape:
         return g
     definition = OPS.get(op.type)
-    if definition is None or not definition.broadcasting or op.gradient is not None or not repeats(t.shape, g.shape):
+    summable = definition is not None and definition.broadcasting and op.gradient is None
+    if not summable or not broadcasts_to(t.shape, g.shape):
         raise ValueError(_misfit(op, i, "shape", list(t.shape), list(g.shape)))
     return sum_to(densify(g) if isinstance(g, IndexedSlices) else g, t.shape)
 

@@ -47,7 +47,7 @@ from distgrad.ops.logic import (
     not_equal,
 )
 from distgrad.registry import Kind, RegisterGradient, View, define, no_gradient
-from distgrad.types import BOOL, DType, Shape, Typed, brief, broadcast_shapes, real_dtype, trainable, whole
+from distgrad.types import BOOL, DType, Shape, Typed, as_int, brief, broadcast_shapes, real_dtype, trainable
 
 Infer = Callable[..., tuple[Shape, DType]]
 
@@ -227,7 +227,7 @@ def round(a: Any, decimals: int = 0, name: str | None = None) -> Tensor:
     >>> round(np.array([14, 16]), -1)
     array([10, 20])
     """
-    a, decimals = typed(a), whole("round", "decimals", decimals)
+    a, decimals = typed(a), as_int("round", "decimals", decimals)
     if not -300 <= decimals <= 300:
         raise ValueError(f"round: decimals must be between -300 and 300, got {brief(decimals)}")
     if a.dtype.kind in "iu":

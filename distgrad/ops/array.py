@@ -41,7 +41,7 @@ from distgrad.ops.layout import (
     vstack,
 )
 from distgrad.registry import Kind, RegisterGradient, View, define
-from distgrad.types import MAX_DIMS, DType, Shape, Typed, brief, normalize_axes, normalize_axis, sizes, whole
+from distgrad.types import MAX_DIMS, DType, Shape, Typed, as_int, brief, checked_shape, normalize_axes, normalize_axis
 
 Pairs = tuple[tuple[Any, Any], ...]
 
@@ -95,7 +95,7 @@ def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
     given = reps if isinstance(reps, Sequence) or (isinstance(reps, np.ndarray) and reps.ndim) else (reps,)
     if len(given) > MAX_DIMS:
         raise ValueError(f"tile: reps has at most {MAX_DIMS} entries, one per axis; got {len(given):,}")
-    counts = [whole("tile", "reps", n) for n in given]
+    counts = [as_int("tile", "reps", n) for n in given]
     if any(n < 0 for n in counts):
         raise ValueError(f"tile: reps must not be negative, got {brief(reps)}")
     ndim = max(len(counts), len(a.shape))
@@ -276,7 +276,7 @@ def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1), name: str | None = N
     plane = [normalize_axis(i, len(m.shape)) for i in axes]
     if len(plane) != 2 or plane[0] == plane[1]:
         raise ValueError(f"rot90: axes must be two different axes, got {brief(axes)}")
-    (first, second), turns = plane, whole("rot90", "k", k) % 4
+    (first, second), turns = plane, as_int("rot90", "k", k) % 4
     if turns % 2 == 0:
         return flip(m, plane if turns else (), name=name)
     return flip(swapaxes(m, first, second), first if turns == 1 else second, name=name)
@@ -347,7 +347,7 @@ def linspace(
     array([0. , 0.5, 1. ])
     """
     _static("linspace", num=num)
-    num = whole("linspace", "num", num)
+    num = as_int("linspace", "num", num)
     if num < 0:
         raise ValueError(f"linspace: num must not be negative, got {num}")
     check_fits("linspace", (num,), np.dtype(np.float64))
@@ -391,8 +391,8 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, name: str 
            [0., 1.]])
     """
     _static("eye", N=N, M=M, k=k)
-    shape = sizes((whole("eye", "N", N), whole("eye", "M", N if M is None else M)))
-    k, dtype = whole("eye", "k", k), np.dtype(dtype)
+    shape = checked_shape((as_int("eye", "N", N), as_int("eye", "M", N if M is None else M)))
+    k, dtype = as_int("eye", "k", k), np.dtype(dtype)
     check_fits("eye", shape, dtype)
     size = diagonal_size(shape, k)
     if not size:

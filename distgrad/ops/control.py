@@ -13,7 +13,7 @@ from distgrad.ops.builder import as_array, common, convert, graph_for, make, mak
 from distgrad.ops.guard import guard_all
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.registry import Kind, RegisterGradient, View, define, no_gradient
-from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, brief, native, sizes, spec_of
+from distgrad.types import INT, DType, Shape, Spec, Typed, as_shape, brief, checked_shape, native, spec_of
 
 # -- sources -----------------------------------------------------------------------------------------------------
 
@@ -36,7 +36,8 @@ def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tens
     graph = current_graph()
     if graph is None:
         raise RuntimeError("placeholder: there is no graph to put it in; build one with `with distgrad.Graph():`")
-    return graph.add("Placeholder", (), [Spec(sizes(shape), native(np.dtype(dtype)))], NO_ATTRS, name).outputs[0]
+    spec = Spec(checked_shape(shape), native(np.dtype(dtype)))
+    return graph.add("Placeholder", (), [spec], NO_ATTRS, name).outputs[0]
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
@@ -60,7 +61,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, name: str | None = None
     value = as_array(fill_value, None if dtype is None else np.dtype(dtype))
     if value.shape:
         raise ValueError(f"full: fill_value is one number, got {brief(fill_value)}; use broadcast_to for an array")
-    return make(_fill, (), {"shape": sizes(shape), "dtype": value.dtype, "value": value.item()}, name)
+    return make(_fill, (), {"shape": checked_shape(shape), "dtype": value.dtype, "value": value.item()}, name)
 
 
 def zeros(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
@@ -69,7 +70,7 @@ def zeros(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
     >>> zeros(2)
     array([0., 0.])
     """
-    return _filled(sizes(shape), np.dtype(dtype), 0, name)
+    return _filled(checked_shape(shape), np.dtype(dtype), 0, name)
 
 
 def ones(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
@@ -78,7 +79,7 @@ def ones(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
     >>> ones(2, "int32")
     array([1, 1], dtype=int32)
     """
-    return _filled(sizes(shape), np.dtype(dtype), 1, name)
+    return _filled(checked_shape(shape), np.dtype(dtype), 1, name)
 
 
 def _filled(shape: Shape, dtype: DType, value: int, name: str | None = None) -> Tensor:

@@ -9,7 +9,7 @@ from distgrad.ops.builder import make, same, typed
 from distgrad.ops.guard import guard_all
 from distgrad.ops.layout import broadcast_to, moveaxis
 from distgrad.registry import Kind, RegisterGradient, View, define
-from distgrad.types import Shape, normalize_axis, whole
+from distgrad.types import Shape, as_int, normalize_axis
 
 
 def diagonal_size(shape: Shape, offset: int) -> int:
@@ -33,7 +33,7 @@ def diag(v: Any, k: int = 0, name: str | None = None) -> Tensor:
     array([[1, 0],
            [0, 2]])
     """
-    v, k = typed(v), whole("diag", "k", k)
+    v, k = typed(v), as_int("diag", "k", k)
     if len(v.shape) == 1:
         n = v.shape[0] + abs(k)
         return make(MATRIX_DIAG, (v,), {"shape": (n, n), "offset": k}, name)
@@ -57,7 +57,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str 
         raise ValueError(f"diagonal: axis1 and axis2 must differ, both are {axes[0]}")
     if axes != (ndim - 2, ndim - 1):
         a = moveaxis(a, axes, (-2, -1))
-    return make(_diag_part, (a,), {"offset": whole("diagonal", "offset", offset)}, name)
+    return make(_diag_part, (a,), {"offset": as_int("diagonal", "offset", offset)}, name)
 
 
 @RegisterGradient("MatrixDiag")
@@ -92,7 +92,7 @@ def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:
     array([[1, 0],
            [3, 4]])
     """
-    return make(_tril, (_matrix(m, "tril"),), {"k": whole("tril", "k", k)}, name)
+    return make(_tril, (_matrix(m, "tril"),), {"k": as_int("tril", "k", k)}, name)
 
 
 def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
@@ -102,7 +102,7 @@ def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
     array([[1, 2],
            [0, 4]])
     """
-    return make(_triu, (_matrix(m, "triu"),), {"k": whole("triu", "k", k)}, name)
+    return make(_triu, (_matrix(m, "triu"),), {"k": as_int("triu", "k", k)}, name)
 
 
 def _matrix(m: Any, what: str) -> Any:

@@ -13,7 +13,7 @@ from distgrad.ops.builder import make
 from distgrad.ops.guard import guard_all
 from distgrad.registry import Kind, define, no_gradient
 from distgrad.tensor_files import tensor_type
-from distgrad.types import DType, Shape, brief, sizes
+from distgrad.types import DType, Shape, brief, checked_shape
 
 
 def _load_infer(*, path: str, name: str, shape: Shape, dtype: DType) -> tuple[Shape, DType]:
@@ -48,7 +48,7 @@ def load_tensor(path: str | os.PathLike[str], name: str, shape: Any = None, dtyp
     if shape is None or dtype is None:
         found = tensor_type(path, name)
         shape, dtype = found.shape if shape is None else shape, found.dtype if dtype is None else dtype
-    attrs = {"path": path, "name": name, "shape": sizes(shape), "dtype": np.dtype(dtype)}
+    attrs = {"path": path, "name": name, "shape": checked_shape(shape), "dtype": np.dtype(dtype)}
     return make(_load, (), attrs)
 
 

@@ -20,7 +20,7 @@ from distgrad.ops.key import Key, checked, indexed_shape, known, parse
 from distgrad.ops.layout import broadcast_to, expand_dims, moveaxis, ravel, reshape, unstack
 from distgrad.ops.math import clip, equal, remainder, where
 from distgrad.registry import Kind, RegisterGradient, View, define
-from distgrad.types import INT, DType, Shape, Typed, as_shape, brief, normalize_axis, size_of, whole
+from distgrad.types import INT, DType, Shape, Typed, as_int, as_shape, brief, normalize_axis, size_of
 
 # -- the ops -----------------------------------------------------------------------------------------------------
 
@@ -254,7 +254,8 @@ def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: int, name: s
     >>> unsorted_segment_sum([1.0, 2.0, 3.0], [1, 0, 1], 3)
     array([2., 4., 0.])
     """
-    ids, n = _integers(segment_ids, "unsorted_segment_sum"), whole("unsorted_segment_sum", "num_segments", num_segments)
+    ids = _integers(segment_ids, "unsorted_segment_sum")
+    n = as_int("unsorted_segment_sum", "num_segments", num_segments)
     return make(SEGMENT_SUM, (typed(data), checked(ids, n, 0)), {"num_segments": n}, name)
 
 
@@ -294,7 +295,7 @@ def one_hot(indices: Any, depth: int, dtype: Any = float, name: str | None = Non
            [0., 0., 0.]])
     """
     indices = _integers(indices, "one_hot")
-    depth = whole("one_hot", "depth", depth)
+    depth = as_int("one_hot", "depth", depth)
     check_fits("one_hot", (max(0, depth),), np.dtype(np.int64))
     return cast(equal(expand_dims(indices, -1), np.arange(depth)), dtype, name=name)
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from distgrad.graph import Graph, Tensor
 from distgrad.ops.builder import make
 from distgrad.registry import Kind, define
-from distgrad.types import DType, Shape, Typed, as_shape, brief, size_of, sizes
+from distgrad.types import DType, Shape, Typed, as_shape, brief, checked_shape, size_of
 
 #: Densifying more elements than this warns: it is the usual way to run out of memory with large embeddings.
 LARGE = 100_000_000
@@ -58,7 +58,7 @@ class IndexedSlices:
                 raise TypeError(f"IndexedSlices: {what} must be a tensor or an array, got {brief(x)}")
         self.values = values
         self.indices = indices
-        self.dense_shape = None if dense_shape is None else sizes(dense_shape)
+        self.dense_shape = None if dense_shape is None else checked_shape(dense_shape)
         rows = len(indices.shape)
         if values.shape[:rows] != indices.shape or not self.fits(self.dense_shape):
             raise ValueError(

@@ -20,6 +20,7 @@ from distgrad.types import (
     DType,
     Shape,
     Typed,
+    as_int,
     as_shape,
     brief,
     broadcast_shapes,
@@ -28,7 +29,6 @@ from distgrad.types import (
     size_of,
     spec_of,
     trainable,
-    whole,
 )
 
 # -- cast (defined in builder, which promotion needs) ------------------------------------------------------------
@@ -377,7 +377,7 @@ def _part_sizes(what: str, parts: Any, size: int) -> tuple[int, ...]:
     if not (isinstance(parts, Sequence) or (isinstance(parts, np.ndarray) and parts.ndim == 1)):
         raise TypeError(f"{what}: indices_or_sections must be an int or a sequence of ints, got {brief(parts)}")
     check_parts(what, len(parts), size)
-    places = [slice(whole(what, "an index", i)).indices(size)[1] for i in parts]
+    places = [slice(as_int(what, "an index", i)).indices(size)[1] for i in parts]
     sizes = tuple(stop - start for start, stop in pairwise([0, *places, size]))
     if any(n < 0 for n in sizes):
         raise ValueError(f"{what}: indices {brief(parts)} must not decrease")

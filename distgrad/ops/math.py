@@ -32,7 +32,7 @@ from distgrad.ops.arithmetic import (
 from distgrad.ops.builder import binary, elementwise, make, promote, same, typed, unary
 from distgrad.ops.guard import guard_all
 from distgrad.registry import Kind, RegisterGradient, define
-from distgrad.types import trainable, whole
+from distgrad.types import as_int, trainable
 
 # -- functions of two arguments ----------------------------------------------------------------------------------
 
@@ -154,7 +154,7 @@ def polygamma(n: int, x: Any, name: str | None = None) -> Tensor:
     >>> polygamma(1, 1.0)
     array(1.64493407)
     """
-    n = whole("polygamma", "n", n)
+    n = as_int("polygamma", "n", n)
     if n < 0:
         raise ValueError(f"polygamma: the order n of the derivative must not be negative, got {n}")
     (x,) = promote(np.cbrt, x)

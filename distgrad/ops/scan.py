@@ -17,7 +17,7 @@ from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.math import conj, multiply, not_equal, subtract
 from distgrad.registry import Kind, OpDef, RegisterGradient, define
-from distgrad.types import BOOL, INT, broadcast_shapes, normalize_axis, size_of, whole
+from distgrad.types import BOOL, INT, as_int, broadcast_shapes, normalize_axis, size_of
 
 
 def accumulated(a: Any, dtype: Any) -> Any:
@@ -65,7 +65,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Tensor:
     >>> diff(np.array([1.0, 3.0, 7.0]))
     array([2., 4.])
     """
-    a, n = typed(a), whole("diff", "n", n)
+    a, n = typed(a), as_int("diff", "n", n)
     if n < 0:
         raise ValueError(f"diff: the order n of the difference must not be negative, got {n}")
     lead = (slice(None),) * normalize_axis(axis, len(a.shape))

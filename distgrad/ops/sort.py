@@ -13,7 +13,7 @@ from distgrad.ops.guard import guard_all
 from distgrad.ops.index import along, scatter
 from distgrad.ops.scan import flat
 from distgrad.registry import Kind, RegisterGradient, define, no_gradient
-from distgrad.types import INT, DType, Shape, Typed, normalize_axis, whole
+from distgrad.types import INT, DType, Shape, Typed, as_int, normalize_axis
 
 _sort = define("Sort", same, kind=Kind.SCAN)
 _argsort = define("ArgSort", lambda x, *, axis: (x.shape, INT), kind=Kind.SCAN)
@@ -65,7 +65,7 @@ def top_k(a: Any, k: int, axis: int = -1, name: str | None = None) -> tuple[Tens
     a = typed(a)
     if not a.shape:
         raise ValueError("top_k: a 0-d tensor has no axis to choose along")
-    axis, k = normalize_axis(axis, len(a.shape)), whole("top_k", "k", k)
+    axis, k = normalize_axis(axis, len(a.shape)), as_int("top_k", "k", k)
     if not 0 <= k <= a.shape[axis]:
         length = f"{a.shape[axis]}, the length of axis {axis} of shape {list(a.shape)}"
         raise ValueError(f"top_k: k must be between 0 and {length}; got {k}")

@@ -24,7 +24,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from distgrad.disk import NotPlain, check_plain, open_plain, telling
+from distgrad.disk import NotPlain, check_plain, explain_os_errors, open_plain
 from distgrad.errors import CheckpointError
 from distgrad.store.checkpoint_index import MAX_BYTES, Entry, Index, Refused, UnknownFormat, pack, unpack
 from distgrad.tensor_files import Array, TensorFile, digest, write_tensors
@@ -46,7 +46,7 @@ def write(
     path: str, step: int | None, metadata: Mapping[str, Any], specs: Mapping[str, Spec], value: Callable[[str], Array]
 ) -> None:
     """Make this the checkpoint of a directory, in place of any that is there. `value` gives one array at a time."""
-    with telling("the checkpoint was not saved, what was there before is kept", path), locked(path):
+    with explain_os_errors("the checkpoint was not saved, what was there before is kept", path), locked(path):
         try:
             entries = _write_files(path, DATA + secrets.token_hex(8), specs, value)
             _write_index(path, Index(step, dict(metadata), entries))
@@ -214,7 +214,7 @@ def is_complete(path: str) -> bool:
 def read_index(path: str, name: str = INDEX) -> Index:
     """The index of a checkpoint. FileNotFoundError when there is none, CheckpointError when it is damaged."""
     file = os.path.join(path, name)
-    with telling("the checkpoint cannot be read", file):
+    with explain_os_errors("the checkpoint cannot be read", file):
         text = _content(file)
     try:
         return unpack(text)
@@ -239,7 +239,7 @@ _REMEDY = "Restore another checkpoint, or copy this one again from where it came
 
 def read(path: str, entries: Mapping[str, Entry]) -> dict[str, Array]:
     """The tensors of a checkpoint, each compared with its digest."""
-    with telling("the checkpoint cannot be read", path):
+    with explain_os_errors("the checkpoint cannot be read", path):
         return dict(_arrays(path, entries))
 
 

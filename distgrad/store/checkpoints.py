@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from distgrad.disk import as_path, telling
+from distgrad.disk import as_path, explain_os_errors
 from distgrad.errors import CheckpointError
 from distgrad.graph import current_graph
 from distgrad.handles import value_of
@@ -178,7 +178,7 @@ class Checkpoints:
         """The steps that have a folder here: not a link to one, nor a folder that a step would not have made."""
         if not os.path.isdir(self.directory):
             return []
-        with telling("the checkpoints cannot be listed", self.directory), os.scandir(self.directory) as found:
+        with explain_os_errors("the checkpoints cannot be listed", self.directory), os.scandir(self.directory) as found:
             names = [entry.name for entry in found if entry.is_dir(follow_symlinks=False)]
         steps = [int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{10,19}", name)]
         return sorted({step for step in steps if step <= MAX_STEP and f"step-{step:010}" in names})

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgrad import nest, progress, runtime
-from distgrad.errors import telling_of_tensors
+from distgrad.errors import unwrap_tensor_errors
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.handles import Handle
 from distgrad.nesting import nested
@@ -177,7 +177,7 @@ class Function:
         mode = runtime.progress()
         work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops", session_mode=mode)
         try:
-            with body, telling_of_tensors():
+            with body, unwrap_tensor_errors():
                 args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
                 structure = _results(self.name, self.python_function(*args, **kwargs))
         finally:

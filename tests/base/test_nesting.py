@@ -162,7 +162,7 @@ def test_ctrl_c_ends_a_deep_trace() -> None:
 
 
 def test_a_function_that_calls_itself_for_ever_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nesting, "MOST_STACKS", 5)  # the real limit takes a few seconds to reach
+    monkeypatch.setattr(nesting, "MAX_STACKS", 5)  # the real limit takes a few seconds to reach
 
     @dg.function
     def forever(x: Any) -> Any:

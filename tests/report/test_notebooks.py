@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import distgrad as dg
-from distgrad.html import MOST_ROWS
+from distgrad.html import MAX_ROWS
 from distgrad.scheduler.partition.partition import partition
 
 from ..step_graphs import ray_cluster, towers
@@ -28,7 +28,7 @@ def test_a_graph_shows_its_ops_with_types_and_lines() -> None:
 
 def test_a_large_graph_shows_its_first_ops_and_how_many_more() -> None:
     shown = chain(20_000)._repr_html_()
-    assert shown.count("<tr>") == 1 + MOST_ROWS
+    assert shown.count("<tr>") == 1 + MAX_ROWS
     assert "<p>and 19,951 more ops</p>" in shown
     assert len(shown) < 30_000
 
@@ -94,5 +94,5 @@ def test_an_explanation_with_many_cuts_shows_the_first() -> None:
         x = dg.constant(2.0, name="x")
         y = dg.add_n([dg.stop_gradient(x) for _ in range(200)])
         shown = dg.explain_gradient(y, x)._repr_html_()
-    assert f"<p>and {200 - MOST_ROWS} more cuts</p>" in shown
+    assert f"<p>and {200 - MAX_ROWS} more cuts</p>" in shown
     assert len(shown) < 60_000

@@ -18,7 +18,7 @@ from distgrad.ops.guard import guard_all
 from distgrad.ops.math import conj, multiply
 from distgrad.ops.matrix.einsum import einsum, label, sum_product
 from distgrad.registry import Kind, RegisterGradient, define
-from distgrad.types import DType, Shape, Typed, brief, broadcast_shapes, normalize_axis, size_of, whole
+from distgrad.types import DType, Shape, Typed, as_int, brief, broadcast_shapes, normalize_axis, size_of
 
 # -- matmul ------------------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ def _tensordot_axes(axes: Any, ndim_a: int, ndim_b: int) -> tuple[list[int], lis
             raise ValueError(f"tensordot: axes must be an int or two of axes, one for each operand; got {brief(axes)}")
         chosen_a, chosen_b = (list(x) if isinstance(x, list | tuple | range | np.ndarray) else [x] for x in axes)
     else:
-        count = whole("tensordot", "axes", axes)
+        count = as_int("tensordot", "axes", axes)
         if not 0 <= count <= min(ndim_a, ndim_b):
             raise ValueError(f"tensordot: axes={count}, but the operands have {ndim_a} and {ndim_b} axes")
         chosen_a, chosen_b = list(range(ndim_a - count, ndim_a)), list(range(count))
