@@ -1,6 +1,6 @@
 """The files that start clusters: each is checked by the schema, the parser or the table of options of what reads it.
 
-The planner's own files, `*.toml`, are in test_cluster.py; local-cluster.sh is started in on_ray/test_local_cluster.py.
+The planner's own files, `*.toml`, are in test_cluster.py; on_ray/jobs/test_local_cluster.py starts local-cluster.sh.
 """
 
 from __future__ import annotations

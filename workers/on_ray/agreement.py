@@ -21,7 +21,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from distgrad.errors import FingerprintError
 from distgrad.scheduler.bodies import Body
 from distgrad.workers import cpus, node_report
-from distgrad.workers.fingerprint import EXTRAS, Fingerprint, fingerprint
+from distgrad.workers.backends import BACKENDS
+from distgrad.workers.fingerprint import Fingerprint, fingerprint, is_extra
 from distgrad.workers.on_ray.failures import Differs
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Agreement:
         """What another fingerprint has instead of what was agreed on."""
         if self.expected is None:
             return ""
-        extras = tuple([name for name, _ in found.fields if name in EXTRAS])
+        extras = tuple([name for name, _ in found.fields if is_extra(name)])
         return found.differences(self.expected.with_extras(extras))
 
 
@@ -121,7 +122,7 @@ def settled(
         log.warning("distgrad: %s gets no task, because its bits would differ: it has %s", nodes[id], why)
     if ours != expected:
         log.info("distgrad: constants are folded on the cluster: this process has %s", ours.differences(expected))
-    base = Fingerprint(tuple([field for field in expected.fields if field[0] not in EXTRAS]))
+    base = Fingerprint(tuple([field for field in expected.fields if not is_extra(field[0])]))
     return Agreement(env, base, ours == expected, excluded)
 
 
@@ -217,7 +218,7 @@ def _asked(
     if not ready:
         raise ConnectionError(
             f"Session: none of the {len(refs)} nodes of the Ray cluster answered within "
-            f"{ALL_NODES_TIMEOUT + ANY_NODE_TIMEOUT:.0f} s. They may be busy or unable to start workers: see Ray's logs."
+            f"{ALL_NODES_TIMEOUT + ANY_NODE_TIMEOUT:.0f} s. Are they busy, or unable to start workers? See Ray's logs."
         )
     if late:
         log.warning("distgrad: %d nodes have not answered; they are checked when they get their first task", len(late))
@@ -281,7 +282,7 @@ def admitted(head: bytes, found: Callable[[tuple[str, ...]], Fingerprint]) -> No
 
 
 def extras_of(body: Body, backend: str) -> tuple[str, ...]:
-    """The packages that a body uses beyond those that all do. On GPUs, torch is what the node has."""
+    """Packages that this body uses in addition to those that every body uses. On GPUs the node's own version counts."""
     kinds = {spec.dtype.type.__module__ for spec in body.types}
     extras = ["ml_dtypes"] if "ml_dtypes" in kinds else []
-    return tuple([*extras, "torch"] if backend == "torch" and not body.gpus else extras)
+    return tuple(extras if body.gpus else [*extras, *BACKENDS[backend].packages])

@@ -125,10 +125,11 @@ class RayEngine:
 
     def _ship(self, body: Body) -> BodyRef:
         """Ship a body. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
-        backend = "torch" if body.gpus and self.settings.backend == "numpy" else self.settings.backend
-        payload = tasks.serialized_body(body, backend, self.settings.check_numerics, self.link.bits)
+        name = self.settings.backend
+        backend = gpu_backend(name) if body.gpus else BACKENDS[name]
+        payload = tasks.serialized_body(body, backend.name, self.settings.check_numerics, self.link.bits)
         holder, key = self.link.call(ship, payload, self.link.name, what=f"sending {self.name!r} to Ray")
-        return BodyRef(holder, key, backend != "numpy")
+        return BodyRef(holder, key, not backend.is_numpy)
 
     def shipped_as(self, k: int) -> list[str]:
         """What the body of a task may be called by who does not find it."""

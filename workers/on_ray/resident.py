@@ -13,49 +13,47 @@ from typing import Any
 
 import ray
 
-#: The share of a GPU's memory that such values may take, and the bytes where there is no GPU.
+from distgrad.workers.backends import Backend
+
+#: The share of a GPU's memory that kept values may use; their bytes if there is no GPU.
 SHARE, BYTES = 0.25, 256 << 20
 
 _kept: OrderedDict[tuple[str, int], Any] = OrderedDict()
 _size = 0
 
 
-def moved(move: Any, key: str | None, place: int, x: Any) -> Any:
+def moved(backend: Backend, key: str | None, place: int, x: Any) -> Any:
     """A value of an object on the device; from an earlier call where it is still there."""
     if key is None:
         return x
     found = _kept.get((key, place))
     if found is None:
-        found = move(x)
-        _keep(key, place, found)
+        found = backend.to_device(x)
+        _keep(backend, key, place, found)
     else:
         _kept.move_to_end((key, place))
     return found
 
 
-def keep_made(returned: int, values: Sequence[Any]) -> None:
+def keep_made(backend: Backend, returned: int, values: Sequence[Any]) -> None:
     """Keep what this task returns as its object number `returned`."""
     task = ray.get_runtime_context().get_task_id()
     assert task is not None
     key = task + (returned + 1).to_bytes(4, "little").hex()  # as ObjectRef.hex() has it, which counts from one
     for place, x in enumerate(values):
-        _keep(key, place, x)
+        _keep(backend, key, place, x)
 
 
-def _keep(key: str, place: int, x: Any) -> None:
+def _keep(backend: Backend, key: str, place: int, x: Any) -> None:
     global _size
     _kept[key, place] = x
     _size += x.nbytes
-    while _size > _most() and _kept:
+    while _size > _limit(backend) and _kept:
         _, gone = _kept.popitem(last=False)
         _size -= gone.nbytes
 
 
 @cache
-def _most() -> int:
-    try:
-        import torch
-
-        return int(SHARE * torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else BYTES
-    except ModuleNotFoundError:
-        return BYTES
+def _limit(backend: Backend) -> int:
+    memory = backend.gpus.memory() if backend.gpus else None
+    return BYTES if memory is None else int(SHARE * memory)

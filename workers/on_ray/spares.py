@@ -55,15 +55,22 @@ class Spares:
             waits.start(self._replace)
 
     def _replace(self) -> None:
-        time.sleep(DEATH_DELAY)
-        bits = self._link.bits
+        time.sleep(NOTICE)
         try:
-            env = _serialized(bits.env)
-            for node in ray.nodes():  # type: ignore[no-untyped-call]
-                if node["Alive"] and node["NodeID"] not in bits.excluded:
-                    _ask(node, env)
+            for node, env in self._short_of_spares():
+                _ask(node, env)
         except Exception as e:  # it is no interface that Ray promises. Without it a task waits for a new process
             log.debug("distgrad: no spare workers: %s", e)
+
+    def _short_of_spares(self) -> list[tuple[Mapping[str, Any], str]]:
+        """The nodes to ask, and the environment of their workers. While this asks Ray, the session stays open: a call
+        of Ray in a closed one would connect this process again."""
+        link = self._link
+        with link.used():
+            link.check_open()
+            env = _serialized(link.bits.env)
+            nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        return [(node, env) for node in nodes if node["Alive"] and node["NodeID"] not in link.bits.excluded]
 
 
 def _serialized(env: Mapping[str, str]) -> str:

@@ -110,22 +110,14 @@ def _on_device(
     monitor: TaskMonitor | None,
 ) -> list[Any]:
     """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
-    move = backend(shipped.backend).to_device
-    with _device(shipped.body.gpus):
-        made, there = compiled.run_kept([resident.moved(move, names[o], i, objects[o][i]) for o, i in picks], monitor)
+    library = backend(shipped.backend)
+    with library.device(shipped.body.gpus):
+        given = [resident.moved(library, names[o], i, objects[o][i]) for o, i in picks]
+        made, there = compiled.run_kept(given, monitor)
     for number, (values, wanted) in enumerate(packs):
         if wanted:
-            resident.keep_made(number, [there[i] for i in values])
+            resident.keep_made(library, number, [there[i] for i in values])
     return made
-
-
-def _device(gpus: int) -> AbstractContextManager[Any]:
-    """Where new arrays are made: on the GPU that Ray gave this task."""
-    if not gpus:
-        return nullcontext()
-    import torch
-
-    return torch.device("cuda") if torch.cuda.is_available() else nullcontext()
 
 
 def _found(holder: Sequence[Any], key: str) -> tuple[ShippedBody, Compiled]:

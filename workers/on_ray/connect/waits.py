@@ -203,8 +203,8 @@ class ServerMonitor:
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def answered(self, call: Callable[..., Any], *args: Any, what: str, timeout: float | None = None) -> Any:
-        """The result of the call. Raises ClusterLost if the servers go silent, and TimeoutError after `timeout` seconds;
-        otherwise the call may take as long as it needs."""
+        """The result of the call. Raises ClusterLost if the servers go silent, and TimeoutError after `timeout`
+        seconds; otherwise the call may take as long as it needs."""
         begun = time.monotonic()
         ends = None if timeout is None else begun + timeout
         self._sane(begun, ends, what, timeout)
@@ -215,8 +215,8 @@ class ServerMonitor:
         return job.outcome()
 
     def _sane(self, begun: float, ends: float | None, what: str, timeout: float | None) -> None:
-        """Before the call, wait for a stopped raylet to continue. Otherwise Ray's client would hold its locks meanwhile,
-        and this process would block when it next releases an array of the store."""
+        """Before the call, wait for a stopped raylet to continue. Otherwise Ray's client would hold its locks, and this
+        process would block when it next releases an array of the store."""
         self._known(what)
         while self._connection.held():
             self.check(begun, what)

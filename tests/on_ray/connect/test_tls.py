@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from .helpers import driver, until
-from .test_jobs import clean, end, free_ports
+from ..helpers import driver, until
+from ..jobs.test_jobs import clean, end, free_ports
 
 pytestmark = [
     pytest.mark.ray,

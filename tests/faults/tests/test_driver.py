@@ -14,12 +14,12 @@ import pytest
 
 import distgrad as dg
 
-from . import scenes
-from .training import Training, same_bits, undisturbed
+from .. import scenes
+from ..training import Training, same_bits, undisturbed
 
 pytestmark = pytest.mark.ray
 
-ROOT, STEPS = Path(__file__).parents[2], 40
+ROOT, STEPS = Path(__file__).parents[3], 40
 
 
 def test_a_training_goes_on_from_its_last_checkpoint_with_the_same_bits(

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from . import full
+from .. import full
 
 pytestmark = pytest.mark.ray
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from . import stops
-from .stops import PATIENCE, TIMEOUT
+from .. import stops
+from ..stops import PATIENCE, TIMEOUT
 
 pytestmark = pytest.mark.ray
 

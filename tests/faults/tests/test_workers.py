@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from . import scenes
+from .. import scenes
 
 pytestmark = pytest.mark.ray
 

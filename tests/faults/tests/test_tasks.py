@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from . import scenes
+from .. import scenes
 
 
 def free_memory() -> int:

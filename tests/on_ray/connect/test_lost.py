@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from .helpers import PATIENCE, processes, program, start, until
+from ..helpers import PATIENCE, processes, program, start, until
 
 pytestmark = pytest.mark.ray
 

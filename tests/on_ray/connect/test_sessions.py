@@ -12,7 +12,7 @@ import pytest
 
 import distgrad as dg
 
-from .helpers import driver
+from ..helpers import driver
 
 pytestmark = pytest.mark.ray
 

@@ -10,7 +10,7 @@ import ray
 
 import distgrad as dg
 
-from .. import isolation
+from ... import isolation
 
 pytestmark = pytest.mark.ray
 

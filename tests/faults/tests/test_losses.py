@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from . import losses
+from .. import losses
 
 pytestmark = pytest.mark.ray
 

@@ -16,7 +16,7 @@ import pytest
 
 import distgrad as dg
 
-from .helpers import PATIENCE, driver, processes, program, start, until
+from ..helpers import PATIENCE, driver, processes, program, start, until
 
 pytestmark = pytest.mark.ray
 

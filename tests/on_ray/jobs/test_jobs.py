@@ -22,7 +22,7 @@ import pytest
 
 from distgrad.workers.on_ray.connect.opening import show_token
 
-from .helpers import PATIENCE, ROOT, below, processes, until
+from ..helpers import PATIENCE, ROOT, below, processes, until
 
 pytestmark = pytest.mark.ray
 
@@ -365,7 +365,7 @@ def test_a_token_file_that_others_can_read_is_not_shown(cluster: Cluster, tmp_pa
 
 
 def test_a_cluster_without_tls_is_told_apart(cluster: Cluster, tmp_path: Path) -> None:
-    from .test_tls import certificates
+    from ..connect.test_tls import certificates
 
     made = replace(cluster, address=cluster.head).call("run", "quickstart.py", **certificates(tmp_path / "tls"))
     assert (made.returncode, made.stderr.count("\n")) == (1, 1)

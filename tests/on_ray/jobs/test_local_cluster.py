@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray  # noqa: F401  (brings psutil)
 
-SCRIPT = Path(__file__).parent.parent.parent / "cluster-configs" / "local-cluster.sh"
+SCRIPT = Path(__file__).parents[3] / "cluster-configs" / "local-cluster.sh"
 pytestmark = pytest.mark.ray
 
 JOIN = """

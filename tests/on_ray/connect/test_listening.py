@@ -11,8 +11,8 @@ import pytest
 import distgrad as dg
 from distgrad.workers.on_ray.connect import loopback
 
-from .helpers import driver, program, until
-from .programs.listening import listeners, outside, step
+from ..helpers import driver, program, until
+from ..programs.listening import listeners, outside, step
 
 pytestmark = pytest.mark.ray
 

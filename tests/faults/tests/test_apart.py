@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from .apart import Apart
-from .kinds import KINDS
-from .more.stage import Stage
+from ..apart import Apart
+from ..kinds import KINDS
+from ..more.stage import Stage
 
 #: A process that starts another one, which leaves its session and outlives it.
 PARENT = """

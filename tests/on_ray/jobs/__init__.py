@@ -1,0 +1,1 @@
+"""Jobs of a Ray cluster, submitted to clusters that the tests start."""
