@@ -1,6 +1,6 @@
-"""Decides what runs: programs, the passes over them, and plans. Knows no kernels and no array backend.
+"""Programs, the passes over them, and plans. Knows no kernels and no array backend.
 
-The names below load their modules when they are first used: a worker needs few of them, and starts sooner without.
+The names below are imported lazily: workers need few of them and start faster without the rest.
 """
 
 from importlib import import_module

@@ -1,7 +1,7 @@
-"""Bodies: what tasks compute, apart from where in the program they stand. Equal towers have one body between them.
+"""Task bodies: what a task computes, independent of its position in the program. Equal tasks share one body.
 
 A worker compiles a body once and runs it for every task that has it, so a plan of a thousand shards ships and compiles
-a handful of bodies.
+only a handful of bodies.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from distgrad.types import Spec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Body:
-    """Steps on values of their own: the ids count from 0, first those of `reads`, and `types` has one entry for each.
+    """Steps with value ids numbered from 0, starting with those of `reads`; `types` has one entry per value.
 
-    Equal only to itself: `bodies` compares them once, and attributes may hold what cannot be compared.
+    Compared by identity: `bodies` has already merged equal ones, and attributes may hold objects without equality.
     """
 
     steps: tuple[Step, ...]
@@ -34,11 +34,11 @@ class Body:
 
 
 def bodies(plan: Plan) -> tuple[list[Body], list[int]]:
-    """The distinct bodies of a plan's tasks, in order of appearance, and which of them each task has.
+    """The distinct bodies of a plan's tasks in order of appearance, and the index of each task's body.
 
-    Tasks have one body where they do the same with values of the same types: names, lines, what a step waits for and on
-    which worker it runs are left aside, and those of the first task are kept. Attributes are compared by content; of
-    those that are not plain values (a user's own objects), each is equal only to itself. Takes time linear in the plan.
+    Tasks share a body if they do the same with values of the same types. Names, source lines, waits and workers are
+    ignored; the body keeps those of its first task. Attributes are compared by content, user-defined objects by
+    identity. Takes time linear in the size of the plan.
 
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) + 1.0).plan(numpy.ones(3))
@@ -75,7 +75,7 @@ def _ids(task: Task, steps: Sequence[Step]) -> dict[int, int]:
 
 
 def _key(task: Task, steps: Sequence[Step], ids: Mapping[int, int], kinds: Sequence[int], attrs: _Attrs) -> Any:
-    """What makes two tasks do the same."""
+    """Equal for tasks that compute the same."""
     done = tuple([_step_key(step, ids, attrs) for step in steps])
     types = tuple([kinds[v] for v in ids])
     return done, types, len(task.reads), tuple([ids[v] for v in task.gives]), task.cpus, task.gpus
@@ -98,8 +98,8 @@ def _body(task: Task, steps: Sequence[Step], ids: Mapping[int, int], types: Sequ
 
 
 class _Attrs:
-    """Numbers for attributes, the same for equal ones. Each mapping is looked at once: the copies of a step that many
-    tasks have share theirs, and so do the copies of a function's body."""
+    """Assigns numbers to attributes, equal numbers to equal attributes. Each mapping is inspected once: copies of a
+    step, and copies of a function's body, share theirs."""
 
     def __init__(self) -> None:
         self._by_identity: dict[int, int] = {}
@@ -114,7 +114,7 @@ class _Attrs:
 
 
 def _plain(value: Any) -> Any:
-    """A value as something that is equal for equal content of the same type, and only for that."""
+    """A hashable key that is equal for values of the same type and content, and only for those."""
     kind = type(value)
     if value is None or kind is int or kind is bool or kind is str or kind is bytes:
         return kind, value

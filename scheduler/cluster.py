@@ -1,7 +1,8 @@
-"""Cluster: the hardware that a plan is made for, as plain numbers.
+"""Clusters: the hardware that a plan is made for, as plain numbers.
 
-A `Machine` is rates, a `Worker` is room for tasks, a `Cluster` is workers and their rates. `local_cluster` is this
-process; `load_cluster` reads a file of `cluster-configs/`. Nothing here measures: the workers do, once per machine.
+A `Machine` holds rates, a `Worker` holds capacities, a `Cluster` is workers with their rates. `local_cluster` describes
+this process; `load_cluster` reads a file such as those in `cluster-configs/`. Nothing here measures: workers do, once
+per machine.
 """
 
 from __future__ import annotations
@@ -20,66 +21,66 @@ from distgrad.types import brief
 
 ENGINES = ("local", "ray")
 
-#: Overhead of one task where the engine is Ray: submitting it, starting it, handing on what it made.
+#: Seconds of overhead per Ray task: submitting it, starting it, and storing its results.
 RAY_TASK_SECONDS = 2e-3
-#: Bytes per second into its store, by workers that write side by side: much of that memory is touched the first time.
+#: Bytes per second into the object store with several concurrent writers. Much of that memory is newly allocated.
 RAY_STORE_BANDWIDTH = 1e9
 
-#: More than any cluster has: beyond it a number is a mistake, and a plan for it would take all memory.
+#: Maximum number of workers. More is a typo, and planning for it would run out of memory.
 MOST_WORKERS = 100_000
-#: What a worker can have, from the least to the most.
+#: Minimum and maximum of each capacity of a worker.
 LIMITS = {"cpus": (1, 65_536), "gpus": (0, 4_096), "memory": (1, 1 << 60), "node": (0, MOST_WORKERS)}
 
-#: Rates of the engine and the network, which a calibration of one machine does not know.
+#: Rates of the engine and the network, which calibrating a single machine cannot measure.
 UNMEASURED = ("task_seconds", "store_bandwidth", "link_bandwidth", "link_seconds")
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Rates of one kind of worker: per cpu (or per GPU, for the machine of GPUs) where not said otherwise.
+    """Rates of one kind of worker, per cpu (per GPU for GPU rates) unless noted otherwise.
 
-    The defaults are those of a common server core with AVX2, shared with other programs, and of a 10 Gbit/s network:
-    good enough to compare two plans, seldom to predict seconds. `distgrad calibrate` measures the real ones.
+    The defaults describe a typical shared server core with AVX2 and a 10 Gbit/s network. They are good enough to
+    compare two plans, but rarely to predict seconds. `distgrad calibrate` measures the real rates.
     """
 
     #: Flops per second of a large matrix product, in float32 and in float64.
     gemm_flops: float = 9e10
     gemm_flops64: float = 4.5e10
-    #: A product whose smallest dimension is this has half of that rate.
+    #: Smallest dimension at which a product reaches half of that rate.
     gemm_half: float = 10.0
-    #: What each further cpu adds to a large product, as a share of the first.
+    #: Speedup per additional cpu for a large product, relative to the first cpu.
     gemm_parallel: float = 0.65
-    #: Bytes per second to and from main memory, read and written: of all cpus together, and of one alone.
+    #: Bytes per second to and from main memory: all cpus together, and one cpu alone.
     memory_bandwidth: float = 2e10
     memory_bandwidth_one: float = 1.2e10
-    #: Bytes that stay in cache between two steps, and bytes per second of one cpu from there.
+    #: Bytes that stay in cache between two steps, and bytes per second from cache, per cpu.
     cache_bytes: float = 16 << 20
     cache_bandwidth: float = 5e10
-    #: Bytes per second of memory that is touched for the first time: the system has to find and clear it.
+    #: Bytes per second into newly allocated memory, which the system has to map and clear.
     fresh_bandwidth: float = 6e9
-    #: Elements per second of float32, block by block: of cheap functions (add, multiply, compare); of exp and such.
+    #: float32 elements per second in cache: simple arithmetic (add, multiply, compare), and transcendental functions.
     elementwise: float = 5e9
     transcendental: float = 7.5e8
-    #: Places per second that are visited one by one: the starts of short rows, and all that is gathered or drawn.
+    #: Random accesses per second: starts of short rows, gathered elements, random draws.
     irregular: float = 5e7
-    #: Seconds before the first element: of one call of an array function; what it takes longer where threads work
-    #: together, which hand the interpreter's lock to each other; and of one task.
+    #: Overhead in seconds: of one array function call; of the same call in addition when threads share a step and
+    #: contend for the interpreter lock; and of one task.
     kernel_seconds: float = 7e-7
     spread_seconds: float = 7e-6
     task_seconds: float = 5e-5
-    #: Between two workers of one node (shared memory), and between nodes: bytes per second; seconds before the first.
+    #: Bytes per second between workers of one node (shared memory) and between nodes; network latency in seconds.
     store_bandwidth: float = 3e9
     link_bandwidth: float = 1.25e9
     link_seconds: float = 1e-3
 
     def to_json(self) -> dict[str, float]:
-        """The rates by name, as `[machine]` of a cluster file and the calibration's file have them."""
+        """The rates by name, as in the `[machine]` table of a cluster file and in calibration files."""
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """Room for tasks on one node: tasks run side by side in it as long as their cpus, GPUs and bytes fit."""
+    """Capacity for tasks on one node. Tasks run concurrently as long as their cpus, GPUs and memory fit."""
 
     cpus: int
     gpus: int = 0
@@ -90,7 +91,7 @@ class Worker:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Workers and their rates. `gpu` has the rates of one GPU, where workers have any."""
+    """Workers and their rates. `gpu` has the rates of one GPU; required if any worker has GPUs."""
 
     workers: tuple[Worker, ...]
     machine: Machine = Machine()
@@ -111,7 +112,7 @@ class Cluster:
         return len({w.node for w in self.workers})
 
     def move_seconds(self, nbytes: float, source: int, target: int) -> float:
-        """Predicted time for one object from worker `source` to worker `target`; in one process nothing moves."""
+        """Predicted seconds to move one object from worker `source` to `target`; 0 with the local engine."""
         if self.engine == "local":
             return 0.0
         if self.workers[source].node == self.workers[target].node:
@@ -125,7 +126,7 @@ class Cluster:
 def local_cluster(
     threads: int | None = None, memory: int | None = None, machine: Machine | None = None, gpus: int = 0
 ) -> Cluster:
-    """This process as a cluster of one worker; by default with all cpus and bytes that it may use, and no GPUs.
+    """This process as a cluster of one worker, by default with all cpus and memory available to it and no GPUs.
 
     >>> local_cluster(threads=4, memory=1 << 30).workers
     (Worker(cpus=4, gpus=0, memory=1073741824, labels={}, node=0),)
@@ -137,12 +138,12 @@ def local_cluster(
     worker = Worker(cpus, gpus, usable_memory() if memory is None else memory)
     rates = machine or Machine()
     if not isinstance(rates, Machine):
-        raise TypeError(f"local_cluster: machine is a Machine with the rates of one, got {brief(machine)}")
+        raise TypeError(f"local_cluster: machine must be a Machine, got {brief(machine)}")
     return check_cluster(Cluster((worker,), rates, "local", "local", rates if gpus else None))
 
 
 def usable_cpus() -> int:
-    """The cpus this process may run on, which `taskset` or the quota of a container makes fewer than there are."""
+    """The number of cpus this process may use, which `taskset` or a container quota can limit."""
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1  # not on macOS
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -152,7 +153,7 @@ def usable_cpus() -> int:
 
 
 def usable_memory() -> int:
-    """The bytes this process may use: the machine's, or the control group's where that is less."""
+    """The bytes of memory this process may use: the machine's, or the control group's limit if lower."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -166,7 +167,7 @@ def usable_memory() -> int:
 
 
 def check_machine(machine: Machine, place: str = "machine") -> Machine:
-    """The same machine; ValueError at the first rate that no hardware has."""
+    """Return the machine; raise ValueError at the first invalid rate."""
     for name, value in machine.to_json().items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{place}: {name} is {value!r}, but must be a number")
@@ -177,16 +178,16 @@ def check_machine(machine: Machine, place: str = "machine") -> Machine:
 
 
 def check_cluster(cluster: Cluster) -> Cluster:
-    """The same cluster; ValueError at the first thing that does not hold."""
+    """Return the cluster; raise ValueError at the first invalid field."""
     place = f"cluster {cluster.name!r}"
     if cluster.engine not in ENGINES:
         raise ValueError(f"{place}: engine is {cluster.engine!r}, but must be one of {', '.join(map(repr, ENGINES))}")
     if not cluster.workers:
-        raise ValueError(f"{place} has no workers: nothing could run")
+        raise ValueError(f"{place} has no workers; give at least one")
     if len(cluster.workers) > MOST_WORKERS:
-        raise ValueError(f"{place} has {len(cluster.workers):,} workers, but {MOST_WORKERS:,} are the most")
+        raise ValueError(f"{place} has {len(cluster.workers):,} workers; the maximum is {MOST_WORKERS:,}")
     if cluster.engine == "local" and len(cluster.workers) > 1:
-        raise ValueError(f"{place} has {len(cluster.workers)} workers, but the local engine is one process: give one")
+        raise ValueError(f"{place} has {len(cluster.workers)} workers, but the local engine has one process: give one")
     for i, worker in enumerate(cluster.workers):
         _check_worker(worker, f"{place}, worker {i}")
     check_machine(cluster.machine, f"{place}, machine")
@@ -205,13 +206,13 @@ def _check_worker(worker: Worker, place: str) -> None:
 
 
 def _range(least: int, most: int, value: Any) -> str:
-    """What a number may be; the most only for one that is beyond it."""
+    """The allowed range; names the maximum only for a value above it."""
     beyond = isinstance(value, int | float) and value > most
     return f"an integer from {least} to {most}" if beyond else f"an integer >= {least}"
 
 
 def _shown(value: Any) -> str:
-    """A value for an error: Python refuses to print integers of thousands of digits."""
+    """A value for an error message. Python refuses to print integers with thousands of digits."""
     if isinstance(value, int) and abs(value) >= 10**30:
         return "a number of more than 30 digits"
     return repr(value)
@@ -221,14 +222,14 @@ def _shown(value: Any) -> str:
 
 
 def on_ray(machine: Machine) -> Machine:
-    """The same machine where Ray runs the tasks."""
+    """The machine with the task overhead and store bandwidth of Ray."""
     return replace(machine, task_seconds=RAY_TASK_SECONDS, store_bandwidth=RAY_STORE_BANDWIDTH)
 
 
 def load_cluster(path: str | os.PathLike[str]) -> Cluster:
-    """The cluster that a TOML file describes; `cluster-configs/README.md` says what may stand in it.
+    """Read a cluster from a TOML file; `cluster-configs/README.md` documents the format.
 
-    A wrong file is one ValueError that names the file, the field, and what is allowed there.
+    An invalid file raises ValueError naming the file, the field, and what is allowed there.
     """
     file = Path(path)
     data = _parsed(file)
@@ -245,13 +246,13 @@ def load_cluster(path: str | os.PathLike[str]) -> Cluster:
 
 
 def read_machine(data: Any, base: Machine, place: str) -> Machine:
-    """`base` with the rates that a table of a file gives; ValueError for a name or a value that is none."""
+    """`base` with the rates of a table from a file; ValueError for an unknown name or an invalid value."""
     table = _typed(data, dict, place)
     _known(table, [f.name for f in fields(Machine)], place)
     try:
         given = {key: float(value) if type(value) is int else value for key, value in table.items()}
     except OverflowError:
-        raise ValueError(f"{place}: a rate is a number of more than 300 digits, but must be finite") from None
+        raise ValueError(f"{place}: a rate has more than 300 digits, but must be finite") from None
     return check_machine(replace(base, **given), place)
 
 
@@ -274,7 +275,7 @@ def _engine(value: Any, file: Path) -> str:
 
 
 def _machine(data: Any, base: Machine, file: Path, key: str) -> Machine:
-    """A table of rates; `calibration` names a file of `distgrad calibrate --json`, whose rates the others replace."""
+    """A table of rates. `calibration` names a file from `distgrad calibrate --json`; other entries override it."""
     table = dict(_typed(data, dict, f"{file}: [{key}]"))
     calibration = table.pop("calibration", None)
     if calibration is not None:
@@ -292,17 +293,17 @@ def _calibrated(file: Path, base: Machine) -> Machine:
     except ValueError as e:
         raise ValueError(f"{file}: is not JSON: {e}") from None
     if not isinstance(data, dict) or "machine" not in data:
-        raise ValueError(f"{file}: is no calibration: make one with `distgrad calibrate --json`")
+        raise ValueError(f"{file}: not a calibration file; create one with `distgrad calibrate --json`")
     return read_machine(data["machine"], base, f"{file}: machine")
 
 
-#: What a [[nodes]] table may say. `count` nodes with `workers` workers each; the rest is what each worker has.
+#: Fields of a [[nodes]] table: `count` nodes with `workers` workers each; the rest describes each worker.
 NODE_FIELDS = ("count", "workers", "cpus", "gpus", "memory", "labels")
 
 
 def _workers(data: Any, file: Path) -> tuple[Worker, ...]:
     if not isinstance(data, list) or not data:
-        raise ValueError(f"{file}: nodes is missing: give at least one [[nodes]] table with cpus = ...")
+        raise ValueError(f"{file}: nodes is missing; give at least one [[nodes]] table with cpus = ...")
     made: list[Worker] = []
     node = 0
     for i, table in enumerate(data):
@@ -314,8 +315,7 @@ def _workers(data: Any, file: Path) -> tuple[Worker, ...]:
         )
         if len(made) + count * each > MOST_WORKERS:
             raise ValueError(
-                f"{place}: count {count} × workers {each} makes more than {MOST_WORKERS:,} workers in all, which are "
-                f"the most that can be planned for"
+                f"{place}: count {count} × workers {each} brings the total above {MOST_WORKERS:,} workers, the maximum"
             )
         made += [replace(worker, node=n) for n in range(node, node + count) for _ in range(each)]
         node += count
@@ -324,7 +324,7 @@ def _workers(data: Any, file: Path) -> tuple[Worker, ...]:
 
 def _worker(table: Mapping[str, Any], place: str) -> Worker:
     if "cpus" not in table:
-        raise ValueError(f"{place}: cpus is missing: give the cpus of each worker")
+        raise ValueError(f"{place}: cpus is missing; give the cpus of each worker")
     labels = _typed(table.get("labels", {}), dict, f"{place}: labels")
     for key, value in labels.items():
         _typed(value, str, f"{place}: labels: {key}")
@@ -351,7 +351,7 @@ def _bytes(value: Any, place: str) -> int:
         units = ", ".join(UNITS)
         raise ValueError(f'{place} is {_shown(value)}, but must be bytes: an integer, or "64 GiB" (units: {units})')
     if value > most:
-        raise ValueError(f"{place} is more than any machine has: {most} bytes (1 EiB) are the most")
+        raise ValueError(f"{place} is too large; the maximum is {most} bytes (1 EiB)")
     return value
 
 
@@ -372,7 +372,7 @@ def _known(table: Mapping[str, Any], allowed: Iterable[str], place: str) -> None
 
 
 def _unknown(key: str, names: list[str], place: str) -> NoReturn:
-    raise ValueError(f"{place}: there is no field {key!r}{_nearest(key, names)} Allowed are {', '.join(names)}.")
+    raise ValueError(f"{place}: there is no field {key!r}{_nearest(key, names)} Allowed: {', '.join(names)}.")
 
 
 def _nearest(key: str, names: Iterable[str]) -> str:

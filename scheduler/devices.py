@@ -1,8 +1,8 @@
-"""Devices: where a step may run. The text that a user gives to `dg.device`, what it asks for, and who can serve it.
+"""Devices: where a step may run, as given to `dg.device`, and which workers match.
 
-Graphs keep any text, as gradients go beside their forward ops by it. Its meaning is settled here, where plans are made:
-`parse` reads it, the pass `canonical` gives a program one spelling for each device, and `check_devices` refuses what a
-cluster does not have, before anything runs.
+Graphs keep any device string, so that gradients are placed with their forward ops. It is interpreted here, at planning
+time: `parse` reads it, the pass `canonical` gives each device one spelling, and `check_devices` rejects devices that
+the cluster does not have, before anything runs.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ ALLOWED = (
     "A device is 'cpu', 'gpu' (any GPU), 'gpu:1' (GPU 1 of the cluster), 'worker:2', a label of workers such as "
     "'zone=eu-1', or several of these with commas between them: 'gpu,zone=eu-1'."
 )
-#: So many labels of a cluster are named in an error.
+#: Maximum number of labels listed in an error message.
 MAX_NAMED_LABELS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a step asks of its worker; by default nothing, so that any worker will do.
+    """What a step requires of its worker. The default accepts any worker.
 
     >>> str(Device(gpus=1, worker=2)), str(Device())
     ('worker:2,gpu', 'cpu')
     """
 
-    #: GPUs that a task there gets.
+    #: Number of GPUs of a task on this device.
     gpus: int = 0
-    #: Which GPU, of those of the workers that the rest allows, counted in their order; None: any. The task runs on the
-    #: worker that has it; which of its GPUs a worker then takes is left to the worker.
+    #: Index of a GPU, counted over the workers that the other fields allow; None for any. It selects the worker that
+    #: owns this GPU; the worker may then use any of its GPUs.
     gpu: int | None = None
     worker: int | None = None
-    #: (key, value), by key.
+    #: Required labels as (key, value), sorted by key.
     labels: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ ANYWHERE = Device()
 
 # -- reading -----------------------------------------------------------------------------------------------------
 
-#: A term of a device and what it says. `task` and what says nothing here are TensorFlow's.
+#: One term of a device string. `task`, `job` and `replica` are TensorFlow's spelling.
 _TERM = re.compile(
     r"(?P<nothing>|cpu(:0)?|job:(worker|localhost)|replica:0)"
     r"|(?P<gpu>gpu)(:(?P<index>\d+))?"
@@ -68,7 +68,7 @@ _TERM = re.compile(
 
 @lru_cache(maxsize=1024)
 def parse(text: str | None) -> Device:
-    """The device that a text names; ValueError for one that names none.
+    """Parse a device string; ValueError if it is not a device.
 
     >>> parse("GPU") == parse("/device:GPU:*") == Device(gpus=1)
     True
@@ -81,21 +81,21 @@ def parse(text: str | None) -> Device:
     for term in _terms(text or ""):
         for key, value in _meaning(term, text):
             if said.setdefault(key, value) != value:
-                raise ValueError(f"device {text!r} asks for two things at once ({term!r} is one). {ALLOWED}")
+                raise ValueError(f"device {text!r} contradicts itself at {term!r}. {ALLOWED}")
     labels = sorted((key[1:], value) for key, value in said.items() if key.startswith("="))
     gpu, worker = (int(said[key]) if said.get(key) else None for key in ("index", "worker"))
     return Device(int(said.get("kind") == "gpu"), gpu, worker, tuple(labels))
 
 
 def _terms(text: str) -> list[str]:
-    """Those between commas, or between the slashes of TensorFlow's spelling."""
+    """The terms between commas, or between slashes in TensorFlow's spelling."""
     if text.startswith("/"):
         text = re.sub(r"/device:", "/", text, flags=re.IGNORECASE).replace(":*", "").replace("/", ",")
     return [term.strip() for term in text.split(",")]
 
 
 def _meaning(term: str, text: str | None) -> list[tuple[str, str]]:
-    """What a term says, as pairs of which no two may contradict each other; those of labels begin with "="."""
+    """The meaning of a term as (key, value) pairs, which must not contradict each other. Label keys begin with "="."""
     key, equals, value = (part.strip() for part in term.partition("="))
     if equals and key and value and "=" not in value:
         return [(f"={key}", value)]
@@ -103,7 +103,7 @@ def _meaning(term: str, text: str | None) -> list[tuple[str, str]]:
     if found is None:
         close = difflib.get_close_matches(term.lower(), ("cpu", "gpu", "worker:0"), 1, 0.6)
         hint = f"; did you mean {close[0]!r}?" if close else "."
-        raise ValueError(f"device {text!r} has {term!r} in it, which names no device{hint} {ALLOWED}")
+        raise ValueError(f"device {text!r} contains {term!r}, which is not a device{hint} {ALLOWED}")
     if found["nothing"] is not None:
         return [("kind", "cpu")] if term.lower().startswith("cpu") else []
     if found["gpu"]:
@@ -115,7 +115,7 @@ def _meaning(term: str, text: str | None) -> list[tuple[str, str]]:
 
 
 def workers_of(device: Device, cluster: Cluster) -> Sequence[int]:
-    """The workers that a device allows, ascending; none where the cluster has no such device."""
+    """The workers that match a device, in ascending order; empty if the cluster has none."""
     workers = cluster.workers
     if device == ANYWHERE:
         return range(len(workers))
@@ -128,7 +128,7 @@ def workers_of(device: Device, cluster: Cluster) -> Sequence[int]:
 
 
 def check_devices(program: Program, cluster: Cluster, cpus: int) -> None:
-    """DeviceError at the first step whose device no worker of the cluster can serve with so many cpus."""
+    """Raise DeviceError at the first step with a device that no worker with at least `cpus` cpus matches."""
     for text in dict.fromkeys([step.device for step in program.steps]):
         device = parse(text)
         found = workers_of(device, cluster)
@@ -147,7 +147,7 @@ def check_devices(program: Program, cluster: Cluster, cpus: int) -> None:
 
 
 def _why_not(device: Device, cluster: Cluster) -> str:
-    """What of it is missing: the first part that no worker has, or a worker that has all parts."""
+    """Why no worker matches: the first requirement that none meets, or that none meets all of them."""
     last = len(cluster.workers) - 1
     if device.worker is not None and device.worker > last:
         return f"the workers are worker:0 to worker:{last}" if last else "there is one worker, worker:0"
@@ -158,11 +158,11 @@ def _why_not(device: Device, cluster: Cluster) -> str:
             return f"no worker has the label '{key}={value}'{_nearest(f'{key}={value}', _labels(cluster))}"
     if device.gpu is not None and (there := workers_of(replace(device, gpu=None), cluster)):
         return f"there the GPUs are gpu:0 to gpu:{sum(cluster.workers[w].gpus for w in there) - 1}"
-    return "no worker has all of that at once"
+    return "no worker has all of these at once"
 
 
 def _labels(cluster: Cluster) -> Counter[str]:
-    """The labels of the cluster, and how many workers have each."""
+    """The labels of the cluster with the number of workers that have each."""
     return Counter([f"{key}={value}" for worker in cluster.workers for key, value in worker.labels.items()])
 
 
@@ -181,7 +181,7 @@ def _has(cluster: Cluster) -> str:
 
 
 def op_text(step: Step) -> str:
-    """A step as errors name it; of a group, the first in it."""
+    """A step as named in error messages; for a group, its first step."""
     first = step.body[0] if step.body else step
     return f"op {first.name!r} (type {first.type}, at {first.source})"
 

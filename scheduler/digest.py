@@ -1,4 +1,4 @@
-"""The digest of what a plan is made from: program, cluster, options. Equal content, equal digest, in every process."""
+"""Digests of programs, clusters and options: equal content has an equal digest in every process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from distgrad.types import Spec
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Options
 
-#: So many steps are hashed at once: one long text is cheaper than many short ones.
+#: Steps per hasher update: hashing one long text is faster than many short ones.
 _CHUNK = 4096
-#: Values whose repr says all there is to say about them, on every machine.
+#: Types with a repr that is complete and the same on every machine.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-#: What digests call an inner program, wherever its class is defined: moving the class must not change them.
+#: Fixed name of `Inner` in digests, so that moving the class does not change them.
 _INNER = "distgrad.scheduler.program.Inner"
 
 
 def content_digest(program: Program, cluster: Cluster, options: Options) -> str:
-    """The key under which a plan may be kept.
+    """The cache key of a plan.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.plan import Options
@@ -45,7 +45,7 @@ def content_digest(program: Program, cluster: Cluster, options: Options) -> str:
 
 
 def program_digest(program: Program) -> str:
-    """The digest of a program alone: types, ids, attributes with the bytes of arrays, names and lines of all steps."""
+    """The digest of a program: types, ids, attributes (with the bytes of arrays), names and lines of all steps."""
     hasher = hashlib.sha256()
     for start in range(0, len(program.types), _CHUNK):
         hasher.update("".join(_types(program.types[start : start + _CHUNK])).encode())
@@ -59,7 +59,7 @@ def program_digest(program: Program) -> str:
 
 
 def is_plain(program: Program) -> bool:
-    """Whether the digest tells all programs like this one apart: whether all attributes are plain values."""
+    """Whether the digest identifies the program, i.e. all attributes are plain values."""
     called = {step.attrs["inner"] for step in program.steps if step.type == CALL}
     own = (s for step in program.steps if step.type != CALL for s in (step, *step.body))
     return all(_known(value) for s in own for value in s.attrs.values()) and all(is_plain(i.program) for i in called)
@@ -74,7 +74,7 @@ def _known(value: Any) -> bool:
 
 
 def constant_bytes(program: Program) -> int:
-    """The bytes of the arrays that a program carries."""
+    """The total bytes of the constants of a program."""
     own: int = sum([step.attrs["value"].nbytes for step in program.steps if step.type == "Const"])
     inner = {step.attrs["inner"] for step in program.steps if step.type == CALL}
     return own + sum([constant_bytes(each.program) for each in inner])
@@ -109,10 +109,10 @@ def _mapping(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as something whose repr is its content.
+    """A value converted so that its repr is its content.
 
-    Arrays go by their bytes. An object of a user's own op goes by the name of its type and its repr, so a class whose
-    repr hides a difference hides it from the digest too; one without a repr of its own goes by its fields.
+    Arrays are hashed by their bytes. A user-defined object is identified by the name of its type and its repr, so a
+    difference that the repr hides is hidden from the digest too; without a custom repr, its fields are used.
     """
     if isinstance(value, _PLAIN):
         return type(value).__name__, value
@@ -138,6 +138,6 @@ def _object(value: Any) -> Any:
     if callable(value) and hasattr(value, "__qualname__"):  # a function or a class: where it is defined
         return name, f"{value.__module__}.{value.__qualname__}"
     text = repr(value)
-    if " at 0x" in text:  # an address, which is another one in every process
+    if " at 0x" in text:  # an address, which differs between processes
         return name, _plain(dict(getattr(value, "__dict__", {})))
     return name, text

@@ -1,5 +1,5 @@
-"""Stamps: calls that stay one step each. A body that is called often is optimised once, priced once and compiled once;
-what runs it, or looks at its steps, takes it apart here."""
+"""Outlined calls: calls that stay one step each, so that a body that is called often is optimised, priced and compiled
+once. Code that runs such a step, or inspects its steps, expands it here."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from distgrad.types import Spec
 
 
 def has_outlined_calls(program: Program) -> bool:
+    """Whether any step is an outlined call."""
     return any(step.type == CALL for step in program.steps)
 
 
 def mapped(program: Program, f: Callable[[Program], Program]) -> Program:
-    """The program with `f` of each body that is called, once for all calls of it."""
+    """The program with `f` applied to each outlined body, once per body."""
     made: dict[Inner, Inner] = {}
     steps = list(program.steps)
     for i, step in enumerate(steps):
@@ -28,7 +29,7 @@ def mapped(program: Program, f: Callable[[Program], Program]) -> Program:
 
 
 def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
-    """Every step, those inside of groups and called bodies too; each body once."""
+    """Every step, including those inside groups and outlined bodies; each body once."""
     seen: set[Inner] = set()
     for step in steps:
         yield step
@@ -39,7 +40,7 @@ def all_steps(steps: Sequence[Step]) -> Iterator[Step]:
 
 
 def expanded(steps: Sequence[Step], types: Sequence[Spec]) -> tuple[Sequence[Step], Sequence[Spec]]:
-    """The same steps with the bodies of calls in their place, and the types of all values. Waits are left out."""
+    """The steps with outlined calls replaced by their bodies, and the types of all values. Drops `after`."""
     if not any(step.type == CALL for step in steps):
         return steps, types
     made: list[Step] = []

@@ -1,7 +1,7 @@
-"""Plan: a program cut into tasks, with what they hand to each other, where they run, and what that should cost.
+"""Plans: a program partitioned into tasks, with their data transfers, placement and predicted cost.
 
-A plan is complete: the engines that run it decide nothing that changes a result. It is plain data, and `check_plan`
-beside it is its specification: every plan ends in it.
+A plan is complete: the engines that run it make no decision that changes a result. It is plain data, specified by
+`check_plan`, which every new plan has to pass.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from distgrad.types import as_int
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Steps that run as one, on one worker: all inputs are there before the first, all results leave after the last."""
+    """Steps that run as a unit on one worker. All inputs are available before the first step starts, and all results
+    are published after the last one ends."""
 
     #: Indices into program.steps, ascending.
     steps: tuple[int, ...]
-    #: Values from outside the task: given to the program, or made by other tasks.
+    #: Values from outside the task: inputs of the program, or results of other tasks.
     reads: tuple[int, ...]
-    #: Values that other tasks read, or that are wanted at the end.
+    #: Values that other tasks read, or that the run returns or stores.
     gives: tuple[int, ...]
-    #: Tasks whose token must be there first, beyond those that made `reads`.
+    #: Tasks that must end first, in addition to those that made `reads`.
     waits: tuple[int, ...] = ()
     cpus: int = 1
     gpus: int = 0
-    #: Bytes it needs at its peak, inputs included.
+    #: Peak memory in bytes, inputs included.
     memory: int = 0
     device: str | None = None
     #: Placement hint: index of a worker of the cluster.
@@ -46,13 +47,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """What one task hands on as ONE object: all of its values with the same readers and the same end."""
+    """One object that a task produces: all of its values with the same readers and the same use at the end."""
 
     task: int
     values: tuple[int, ...]
-    #: Tasks, ascending; empty where the values are only fetched or written.
+    #: Tasks that read it, in ascending order; empty if the values are only fetched or written.
     readers: tuple[int, ...]
-    #: Also fetched at the end, or the new values of variables. Apart, so that fetching a loss moves no weights.
+    #: Fetched at the end; new values of variables. Kept apart, so that fetching a loss does not move weights.
     fetched: bool
     written: bool
     nbytes: int
@@ -64,35 +65,35 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True)
 class Predictions:
-    """What the cost model and the simulator say. Bytes are those the run allocates, not what it is given."""
+    """Predictions of the cost model and the simulator. Bytes are those that the run allocates, without its inputs."""
 
     seconds: float
     bytes_moved: int
-    #: Of the worker that needs most.
+    #: Peak of the worker that needs the most.
     peak_bytes: int
-    #: Of all tasks together, and of the longest chain of them, without overheads.
+    #: Sum over all tasks, and length of the critical path; both without overheads.
     work_seconds: float
     critical_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a user may ask of a partition."""
+    """User options for partitioning."""
 
-    #: Target seconds per task; None: chosen by simulating candidates.
+    #: Target seconds per task; None chooses by simulating candidates.
     granularity: float | None = None
-    #: None: all cpus of the smallest worker. Changes bits, as BLAS threads do.
+    #: None means all cpus of the smallest worker. Changes the bits of results, because it changes BLAS threads.
     cpus_per_task: int | None = None
-    #: Bytes that a run may allocate on one worker; None: what the worker has.
+    #: Bytes that a run may allocate on one worker; None means the memory of the worker.
     memory: int | None = None
-    #: Terms that one step of a reduce tree adds.
+    #: Terms per addition of a reduce tree.
     fan_in: int = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Plan:
-    """What `function.plan(...)` and `Session.plan` give: all that a run needs to know, and what it should cost. Prints
-    as its explanation.
+    """The result of `function.plan(...)` and `Session.plan`: everything a run needs, and its predicted cost. Prints as
+    its explanation.
 
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) @ x).plan(numpy.ones((8, 8)))
@@ -106,8 +107,8 @@ class Plan:
     cluster: Cluster
     options: Options
     predictions: Predictions
-    #: The array library that computes, and what else the bits of results depend on (versions, kernels), as far as the
-    #: one who planned knew where the plan is to run. Not in `digest`: no task is cut in another way for it.
+    #: The array library, and what else the bits of results depend on (versions, kernels) as far as known at planning
+    #: time. Not part of `digest`, because it does not change the partition.
     backend: str = ""
     fingerprint: tuple[tuple[str, str], ...] = ()
 
@@ -118,31 +119,32 @@ class Plan:
         return self.explain()
 
     def _repr_html_(self) -> str:
-        from distgrad.scheduler.show.html import plan_html  # late: workers load plans and show none
+        from distgrad.scheduler.show.html import plan_html  # late: workers load plans but never show them
 
         return plan_html(self)
 
     @property
     def digest(self) -> str:
-        """The same for equal programs, clusters and options, in every process."""
+        """A hash of program, cluster and options; the same in every process."""
         return content_digest(self.program, self.cluster, self.options)
 
     @property
     def bits(self) -> dict[str, str]:
-        """All that the bits of results depend on: runs of plans that are equal in this give equal bits. The shards of a
-        batch are part of the program. (NaN payloads are outside of this.)"""
+        """Everything that the bits of results depend on: plans with equal `bits` give equal results, except for NaN
+        payloads. The shards of a batch are part of the program."""
         cpus = sorted({task.cpus for task in self.tasks})
         plan = {"program": program_digest(self.program), "cpus per task": ", ".join(map(str, cpus))}
         return {**plan, "backend": self.backend, **dict(self.fingerprint)}
 
     def explain(self, top: int = 10) -> str:
-        """What runs where, what it should cost, and what dominates; the `top` largest of each, in the user's lines."""
+        """Describe what runs where, its predicted cost and what dominates it, with the `top` largest entries of each
+        table and the source lines they come from."""
         from distgrad.scheduler.show.explain import explain
 
         return explain(self, as_int("explain", "top", top))
 
     def to_plain(self) -> dict[str, Any]:
-        """Dicts, lists, numbers and text; attributes of steps are printed."""
+        """The plan as dicts, lists, numbers and strings; attributes of steps are formatted as strings."""
         return {
             "digest": self.digest,
             "bits": self.bits,
@@ -157,6 +159,7 @@ class Plan:
         }
 
     def to_json(self) -> str:
+        """The result of `to_plain` as JSON."""
         return json.dumps(self.to_plain())
 
 
@@ -184,13 +187,14 @@ def _plain_program(program: Program) -> dict[str, Any]:
     }
 
 
-# -- steps that need no home -------------------------------------------------------------------------------------
+# -- steps without a task ----------------------------------------------------------------------------------------
 
 
 def recomputed_per_task(program: Program) -> list[bool]:
     """Steps duplicated into every task that reads them: constants, and views of constants and of given values.
 
-    They cost nothing, and merging equal steps makes towers share them: as steps of one task they would tie the towers.
+    They cost nothing, but merging equal steps makes towers share them: assigned to one task, they would make all towers
+    depend on it.
     """
     free = bytearray(len(program.types))
     for v in program.given:
@@ -206,7 +210,7 @@ def recomputed_per_task(program: Program) -> list[bool]:
 
 
 def _costs_nothing(step: Step, free: Sequence[int]) -> bool:
-    """Whether it is a constant, or a view of all of a value that is everywhere."""
+    """Whether it is a constant, or a view of a whole value that every task has."""
     definition = OPS.get(step.type)
     if definition is None:
         return False
@@ -220,7 +224,7 @@ def _costs_nothing(step: Step, free: Sequence[int]) -> bool:
 
 
 def check_plan(plan: Plan) -> Plan:
-    """What both engines rely on; raises ValueError at the first thing that does not hold."""
+    """Return the plan; raise ValueError at the first violated invariant of those that both engines rely on."""
     of = _check_steps(plan)
     made, readers = _check_reads(plan, of), _readers(plan)
     _check_gives(plan, made, readers)
@@ -233,7 +237,8 @@ def check_plan(plan: Plan) -> Plan:
 
 
 def _check_steps(plan: Plan) -> list[int]:
-    """Every step in one task (-1: in each that reads it), in order, without mixing devices; gives the task of each."""
+    """Every step is in one task (-1: in each that reads it), in order, without mixing devices. Returns the task of each
+    step."""
     steps = plan.program.steps
     free = recomputed_per_task(plan.program)
     of = [-1] * len(steps)
@@ -261,7 +266,7 @@ def _check_steps(plan: Plan) -> list[int]:
 
 
 def _check_reads(plan: Plan, of: Sequence[int]) -> list[set[int]]:
-    """Tasks read what they lack and no more, from earlier ones; gives the values that each task makes."""
+    """Tasks read exactly the values they lack, from earlier tasks. Returns the values that each task makes."""
     there = set(plan.program.given)
     made: list[set[int]] = []
     for k, task in enumerate(plan.tasks):
@@ -279,7 +284,7 @@ def _check_reads(plan: Plan, of: Sequence[int]) -> list[set[int]]:
 
 
 def _inside(plan: Plan, k: int, task: Task, of: Sequence[int]) -> tuple[set[int], set[int]]:
-    """The values that a task makes, and those that it lacks; a copied step is there because something needs it."""
+    """The values that a task makes, and those it lacks. Every duplicated step must be used."""
     inside: set[int] = set()
     lacking: set[int] = set()
     copies: dict[int, int] = {}
@@ -331,7 +336,7 @@ def _check_bundles(plan: Plan, made: Sequence[set[int]], readers: Mapping[int, S
     for b, bundle in enumerate(plan.bundles):
         key = bundle.task, bundle.readers, bundle.fetched, bundle.written
         if not 0 <= bundle.task < len(made) or key in seen:
-            raise ValueError(f"bundle {b} is of no task, or its task has another one for the same readers")
+            raise ValueError(f"bundle {b} has no task, or its task has a second bundle with the same readers")
         seen.add(key)
         for v in bundle.values:
             if v in packed[bundle.task] or v not in plan.tasks[bundle.task].gives:
@@ -342,14 +347,14 @@ def _check_bundles(plan: Plan, made: Sequence[set[int]], readers: Mapping[int, S
                 raise ValueError(f"bundle {b} holds value {v}, which is fetched or written where the others are not")
             packed[bundle.task].add(v)
         if bundle.nbytes != sum([nbytes[v] for v in bundle.values]):
-            raise ValueError(f"bundle {b} says {bundle.nbytes} bytes, its values have another sum")
+            raise ValueError(f"bundle {b} says {bundle.nbytes} bytes, but its values have a different sum")
     for k, task in enumerate(plan.tasks):
         for v in set(task.gives) - packed[k]:
             raise ValueError(f"task {k} gives value {v}, which is in no bundle")
 
 
 def _check_waits(plan: Plan, of: Sequence[int]) -> None:
-    """Barriers are waits for earlier tasks: complete, and none that a read implies."""
+    """Barriers wait for earlier tasks; all are listed, except those implied by a read."""
     giver = {v: k for k, task in enumerate(plan.tasks) for v in task.gives}
     for k, task in enumerate(plan.tasks):
         needed = {of[j] for i in task.steps for j in plan.program.steps[i].after} - {k, -1}
@@ -373,7 +378,7 @@ def _check_resources(plan: Plan, k: int, task: Task) -> None:
 
 
 def _check_devices(plan: Plan) -> None:
-    """Tasks are placed where their device allows, and have the GPU that it asks for."""
+    """Tasks are placed on workers that match their device, and have the GPU that it requires."""
     allowed = {text: workers_of(parse(text), plan.cluster) for text in {task.device for task in plan.tasks}}
     for k, task in enumerate(plan.tasks):
         if task.worker not in allowed[task.device]:

@@ -1,9 +1,9 @@
-"""Program: a graph made flat. Steps refer to values by integer id, function bodies are laid out in place.
+"""Programs: flattened graphs. Steps refer to values by integer id, and function bodies are inlined.
 
-`lower` takes what is to be fetched and what is fed, and keeps only the ops that are needed. The order of steps is the
-order of creation, which is a topological order. Variables are gone after it: a read is the value that the order of
-creation says (the variable's own, or what was assigned last), and what a program writes is a list of values. So every
-step is a pure function of its inputs, and only data and `after` order the steps.
+`lower` takes the fetches and the feeds, and keeps only the ops that are needed. Steps are in creation order, which is a
+topological order. Lowering removes variables: a read becomes the value that the variable has at that point (its initial
+one, or the one assigned last), and writes become a list of values. So every step is a pure function of its inputs, and
+steps are ordered only by their data and by `after`.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from distgrad.types import Spec, brief
 #: The op type of a group of steps that runs as one.
 FUSED = "Fused"
 
-#: The op type of a call that stays one step, with its body as a program of its own.
+#: The op type of an outlined call: one step, with its body as a separate program.
 CALL = "Call"
 
-#: A body that is called so often, and has so many steps, is no longer laid out at each call: a function on thousands of
-#: shards is planned once, not thousands of times.
+#: A body with at least this many calls and this many steps is outlined instead of inlined at each call: a function on
+#: thousands of shards is planned once, not thousands of times.
 MANY_CALLS, LONG_BODY = 16, 32
 
-#: Ops that make no step: arguments are given, state becomes the reads and writes of the program, a call its body.
+#: Kinds of ops without a step: arguments are inputs, state becomes reads and writes, and a call becomes its body.
 _NO_STEP = frozenset((Kind.ARGUMENT, Kind.STATE, Kind.CALL))
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One op of a program: what it reads and makes by value id, and the steps it must follow beside those.
+    """One op of a program: the value ids it reads and makes, and in `after` further steps that must run before it.
 
-    A step of type Fused stands for the steps in its body, run as one: `inputs` is what the body reads from outside,
-    `outputs` what others read of it. The values in between have ids and types as all others.
+    A step of type Fused stands for the steps in its body, which run as one: `inputs` are the values that the body reads
+    from outside, `outputs` those that other steps read. Values inside the body have ids and types like all others.
     """
 
     type: str
@@ -56,7 +56,7 @@ class Step:
 
 
 def renumbered(step: Step, ids: Mapping[int, int]) -> Step:
-    """The same step on other values, with those of its body. It waits for no other step."""
+    """The step, including its body, with new value ids. Drops `after`."""
     inputs, outputs = tuple([ids[v] for v in step.inputs]), tuple([ids[v] for v in step.outputs])
     body = tuple([renumbered(inner, ids) for inner in step.body])
     return Step(step.type, inputs, outputs, step.attrs, (), step.source, step.name, step.device, body)
@@ -64,12 +64,12 @@ def renumbered(step: Step, ids: Mapping[int, int]) -> Step:
 
 @dataclass(frozen=True, eq=False)
 class Inner:
-    """The attribute `inner` of a Call: the program of its body. All calls of a body have the same one."""
+    """The attribute `inner` of an outlined call: the program of its body. All calls of a body share it."""
 
     program: Program
 
     def __repr__(self) -> str:
-        """The content, in short: digests are made of it."""
+        """A digest of the content, because digests of programs include it."""
         return f"<Inner {self._digest}>"
 
     @cached_property
@@ -81,28 +81,28 @@ class Inner:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps in order; `types[i]` is the type of value i; feeds and fetches are value ids."""
+    """Steps in topological order. `types[i]` is the type of value i; feeds and fetches are value ids."""
 
     steps: tuple[Step, ...]
     types: tuple[Spec, ...]
     feeds: tuple[int, ...]
     fetches: tuple[int, ...]
-    #: (key of a variable, the id under which its value comes in), and (key, id of the value that it gets).
+    #: Pairs (variable key, value id): values that variables have at the start, and values they are set to.
     reads: tuple[tuple[str, int], ...] = ()
     writes: tuple[tuple[str, int], ...] = ()
 
     @property
     def given(self) -> tuple[int, ...]:
-        """The values that come from outside."""
+        """The input values: feeds and variable reads."""
         return (*self.feeds, *(v for _, v in self.reads))
 
     @property
     def wanted(self) -> tuple[int, ...]:
-        """The values that must be there at the end."""
+        """The output values: fetches and variable writes."""
         return (*self.fetches, *(v for _, v in self.writes))
 
     def __str__(self) -> str:
-        """One step per line, as graphs print."""
+        """One step per line, in the format of graphs."""
         lines = [f"%{i} {self.types[i]} = Feed()" for i in self.feeds]
         lines += [f"%{i} {self.types[i]} = Read({key!r})" for key, i in self.reads]
         for step in self.steps:
@@ -148,12 +148,12 @@ def lower(fetches: Sequence[Tensor], feeds: Sequence[Tensor] = (), effects: Sequ
 def _check_ends(fetches: Any, feeds: Any, effects: Any) -> None:
     for what, given, kind in (("fetches", fetches, Tensor), ("feeds", feeds, Tensor), ("effects", effects, Operation)):
         if not isinstance(given, list | tuple) or not all(isinstance(each, kind) for each in given):
-            raise TypeError(f"lower: {what} is a list of {kind.__name__}s, got {brief(given)}")
+            raise TypeError(f"lower: {what} must be a list of {kind.__name__}s, got {brief(given)}")
 
 
 @contextmanager
 def planning() -> Iterator[None]:
-    """What is allocated inside lives as long as the program: the garbage collector looks at it less often."""
+    """Run the garbage collector less often inside: what planning allocates lives as long as the program."""
     collector.relax()
     try:
         yield
@@ -162,7 +162,7 @@ def planning() -> Iterator[None]:
 
 
 def _check_fed(unfed: Mapping[int, Operation], used: Container[int]) -> None:
-    """A placeholder without a value is an error if something reads it, which only the pruned steps tell."""
+    """An unfed placeholder is an error only if a step that is left after pruning reads it."""
     for v in unfed:
         if v in used:
             raise ValueError(_unfed_text(unfed[v]))
@@ -171,14 +171,14 @@ def _check_fed(unfed: Mapping[int, Operation], used: Container[int]) -> None:
 def _unfed_text(op: Operation) -> str:
     if isinstance(op.graph, FuncGraph):
         return (
-            f"{op.outputs[0]!r} is an argument of function {op.graph.name!r}, whose trace is over: what depends on it "
-            f"has no value here. Return that from the function, and use what the call gives."
+            f"{op.outputs[0]!r} is an argument of function {op.graph.name!r} and has no value after tracing. "
+            f"Return the tensor you need from the function, and use the result of the call."
         )
     return f"placeholder {op.name!r} (at {op.source}) must be fed: give this tensor (not its name) a value in feed_dict"
 
 
 class _Frame:
-    """One body being laid out: the ops still to come, and the ids and steps of those that are done."""
+    """One body being inlined: the remaining ops, and the ids and steps of those that are done."""
 
     def __init__(
         self,
@@ -197,12 +197,12 @@ class _Frame:
 
 
 class _Flattener:
-    """Lays ops out as steps. Calls open a frame on a stack of our own: nesting costs no recursion."""
+    """Converts ops to steps. Calls push a frame on an explicit stack, so nesting needs no recursion."""
 
     def __init__(self, feeds: Sequence[Tensor]):
         self.steps: list[Step] = []
         self.types: list[Spec] = []
-        #: The step that made each value; -1 for what comes from outside.
+        #: The step that makes each value; -1 for inputs.
         self.maker: list[int] = []
         self.ids = {t: self.new_id(t) for t in dict.fromkeys(feeds)}
         self.feeds = [self.ids[t] for t in feeds]
@@ -210,7 +210,7 @@ class _Flattener:
         self.reads: dict[str, int] = {}
         self.writes: dict[str, int] = {}
         self.keep: list[int] = []
-        self.stamps: dict[FuncGraph, _Stamp] = {}
+        self.outlined: dict[FuncGraph, _Outlined] = {}
 
     def new_id(self, t: Tensor, maker: int = -1) -> int:
         self.types.append(t.spec)
@@ -219,13 +219,13 @@ class _Flattener:
 
     def run(self, fetches: Sequence[Tensor], effects: Sequence[Operation]) -> tuple[tuple[int, ...], list[int]]:
         ops = _needed(fetches, effects, self.ids)
-        self.stamps = _stamps(ops, fetches, self.ids)
+        self.outlined = _outlined_bodies(ops, fetches, self.ids)
         root = _Frame(ops, self.ids)
         frames = [root]
         while frames:
             frame = frames[-1]
             call = self.lay_out(frame)
-            if call is not None and self.stamped(call, frame):
+            if call is not None and self.add_outlined_call(call, frame):
                 continue
             if call is not None:
                 frames.append(self.open(call, frame))
@@ -236,17 +236,17 @@ class _Flattener:
         kept = [*self.keep, *(i for op in effects for i in root.steps_of.get(op, ()))]
         return tuple(self.ids[t] for t in fetches), kept
 
-    def stamped(self, op: Operation, frame: _Frame) -> bool:
-        """Add a call as one step, if its body is one of those that stay together."""
-        stamp = self.stamps.get(op.attrs["body"]) if not op.control_inputs and op.device is None else None
-        if stamp is None or frame.after or frame.device is not None or any(t in frame.ids for t in op.outputs):
+    def add_outlined_call(self, op: Operation, frame: _Frame) -> bool:
+        """Add a call as one step if its body is outlined; returns whether it was."""
+        outlined = self.outlined.get(op.attrs["body"]) if not op.control_inputs and op.device is None else None
+        if outlined is None or frame.after or frame.device is not None or any(t in frame.ids for t in op.outputs):
             return False
         place = len(self.steps)
-        outputs = tuple([self.new_id(op.outputs[i], place) for i in stamp.used])
-        frame.ids.update(zip([op.outputs[i] for i in stamp.used], outputs, strict=True))
+        outputs = tuple([self.new_id(op.outputs[i], place) for i in outlined.used])
+        frame.ids.update(zip([op.outputs[i] for i in outlined.used], outputs, strict=True))
         frame.steps_of[op] = (place,)
         read = tuple([frame.ids[t] for t in op.inputs])
-        self.steps.append(Step(CALL, read, outputs, {"inner": stamp.inner}, (), op.source, op.name))
+        self.steps.append(Step(CALL, read, outputs, {"inner": outlined.inner}, (), op.source, op.name))
         return True
 
     def open(self, op: Operation, frame: _Frame) -> _Frame:
@@ -282,7 +282,7 @@ class _Flattener:
         return (*frame.after, *(i for c in op.control_inputs for i in frame.steps_of.get(c, ())))
 
     def lay_out(self, frame: _Frame) -> Operation | None:
-        """The steps of a body up to its next call, which is given back. Goes once round its loop per op: kept lean."""
+        """Add the steps of a body up to its next call, and return that call. The hot loop of lowering."""
         steps, types, maker, ids, steps_of = self.steps, self.types, self.maker, frame.ids, frame.steps_of
         around, before = frame.device, frame.after
         for op in frame.ops:
@@ -309,14 +309,14 @@ class _Flattener:
         return None
 
     def argue(self, op: Operation, frame: _Frame) -> None:
-        """A placeholder or a capture: fed, or a value that is missing."""
+        """A placeholder or a capture: fed, or noted as missing."""
         t = op.outputs[0]
         if t not in frame.ids:
             frame.ids[t] = self.new_id(t)
             self.unfed[frame.ids[t]] = op
 
     def touch(self, op: Operation, frame: _Frame) -> None:
-        """A read or an assign: no step, but the value that the variable has at this place of the order."""
+        """A read or an assign: not a step, but the value that the variable has at this point."""
         if op.type == "VarHandle":
             return
         key = op.inputs[0].op.attrs["key"]
@@ -327,19 +327,21 @@ class _Flattener:
         value = self.writes[key] if key in self.writes else self.reads[key]
         frame.ids.setdefault(op.outputs[0], value)
         after = self.after(op, frame)
-        self.keep += after  # what it waits for runs, whether its value is used or not
+        self.keep += after  # its control inputs run even if its value is unused
         frame.steps_of[op] = (*after, *self.steps_that_made(value))
 
 
-class _Stamp(NamedTuple):
-    """A body that stays together, and which of its outputs somebody reads."""
+class _Outlined(NamedTuple):
+    """An outlined body, and the indices of its outputs that are used."""
 
     inner: Inner
     used: tuple[int, ...]
 
 
-def _stamps(ops: Sequence[Operation], fetches: Sequence[Tensor], fed: Container[Tensor]) -> dict[FuncGraph, _Stamp]:
-    """The bodies that are called often, are long, and are pure functions of their inputs on no device of their own."""
+def _outlined_bodies(
+    ops: Sequence[Operation], fetches: Sequence[Tensor], fed: Container[Tensor]
+) -> dict[FuncGraph, _Outlined]:
+    """The bodies to outline: called often, long, pure functions of their inputs, and without devices."""
     calls: dict[FuncGraph, list[Operation]] = {}
     for op in ops:
         if op.type == CALL:
@@ -353,7 +355,7 @@ def _stamps(ops: Sequence[Operation], fetches: Sequence[Tensor], fed: Container[
         used = tuple([i for i in range(len(body.outputs)) if any(op.outputs[i] in read for op in found)])
         inner = _inner(body, used)
         if inner is not None:
-            made[body] = _Stamp(inner, used)
+            made[body] = _Outlined(inner, used)
     return made
 
 
@@ -370,7 +372,7 @@ def _inner(body: FuncGraph, used: Sequence[int]) -> Inner | None:
 
 
 def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapping[Tensor, int]) -> list[Operation]:
-    """The ops behind these tensors and operations, in order, not looking behind what is given."""
+    """The ops that these tensors and operations depend on, in order, stopping at given tensors."""
     stack = [*(t.op for t in fetches if t not in given), *effects]
     seen = set(stack)
     while stack:
@@ -387,7 +389,7 @@ def _needed(fetches: Iterable[Tensor], effects: Iterable[Operation], given: Mapp
 
 
 def _prune(steps: Sequence[Step], values: int, fetches: Sequence[int], keep: Sequence[int]) -> tuple[Step, ...]:
-    """Drop the steps of inlined bodies that nobody reads, and renumber what others wait for."""
+    """Drop the unused steps of inlined bodies, and renumber `after`."""
     live, wanted = bytearray(values), set(keep)
     for v in fetches:
         live[v] = 1
@@ -414,7 +416,7 @@ def _moved(step: Step, place: Mapping[int, int]) -> Step:
 
 
 def check_program(program: Program) -> Program:
-    """What every executor relies on; raises ValueError at the first thing that does not hold."""
+    """Return the program; raise ValueError at the first violated invariant of those that executors rely on."""
     made = set(program.given)
     count = len(program.types)
     for v in made:
@@ -445,7 +447,7 @@ def check_program(program: Program) -> Program:
 
 
 def _check_body(step: Step, i: int, made: Container[int], count: int) -> None:
-    """A body is a small program of its own: it reads what the step reads, and makes what the step gives."""
+    """The body is a valid small program: it reads the inputs of the step and makes its outputs."""
     inside, place = set(step.inputs), f"step {i} ({step.name!r})"
     if not step.body:
         raise ValueError(f"{place} is Fused and has no steps inside")

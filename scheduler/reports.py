@@ -1,4 +1,4 @@
-"""What is told of runs: when and where tasks ran, how long their ops took, what was run again, and why. Plain data."""
+"""Run reports as plain data: when and where tasks ran, how long their ops took, and which were retried and why."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from distgrad.progress import ProgressItem
     from distgrad.scheduler.plan import Plan
 
-#: Reasons that are kept of a session.
+#: Maximum number of failure reasons kept per session.
 KEPT = 1000
-#: Op types that are named of a fused step.
+#: Maximum number of op types listed for a fused step.
 MAX_NAMED_OPS = 4
 
 
 class OpTime(NamedTuple):
-    """What an op of one line of the user's took in a task, in how many calls."""
+    """The seconds and calls of one op at one source line of the user, within a task."""
 
     op: str
     line: str
@@ -32,8 +32,8 @@ class OpTime(NamedTuple):
 
 
 class Token(NamedTuple):
-    """The tiny last result of each task: when and where it ran, and the worst of what it made for the end. Where a run
-    is recorded, also the bytes that were resident when it ended, and what its ops took."""
+    """The small last result of each task: when and where it ran, and whether its results have infs or NaNs
+    (`worst`). In recorded runs also the resident bytes at its end, and the times of its ops."""
 
     start: float
     end: float
@@ -46,15 +46,15 @@ class Token(NamedTuple):
 
 @dataclass(repr=False)
 class Report:
-    """What happened in a run: when and where each task ran, what was run again, and why."""
+    """What happened in a run: when and where each task ran, which were retried, and why."""
 
     tokens: dict[int, Token] = field(default_factory=dict)
-    #: Task -> how often it was run again; and what was said about it.
+    #: Retries by task, and the reasons for them.
     recomputed: dict[int, int] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
-    #: Tasks of earlier runs that ran once more, because a value was lost that this run was given.
+    #: Tasks of earlier runs that were rerun because an input of this run was lost.
     replayed: int = 0
-    #: When the run began, in seconds since 1970, and how long it took.
+    #: Start of the run in seconds since 1970, and its duration in seconds.
     began: float = field(default_factory=time.time)
     seconds: float = 0.0
 
@@ -76,15 +76,15 @@ class Report:
 
 @dataclass
 class Faults:
-    """What failures have cost a session so far."""
+    """What failures have cost a session so far, as counts."""
 
-    #: Tasks that ran again in the run they belong to.
+    #: Tasks that were retried within their own run.
     recomputed: int = 0
-    #: Values that were lost with their nodes, earlier runs that ran once more to make them, and the tasks of these.
+    #: Values lost with their nodes, earlier runs that were rerun to recompute them, and the tasks of those runs.
     lost: int = 0
     replayed_runs: int = 0
     replayed: int = 0
-    #: What was said, the latest last.
+    #: Reasons for failures, the latest last.
     reasons: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT))
 
     def add(self, report: Report) -> None:
@@ -93,7 +93,7 @@ class Faults:
 
 
 class Shares:
-    """How much of a plan each task is: of its predicted seconds, and of the bytes that tasks make for others."""
+    """The share of each task in a plan's predicted seconds, and the bytes it produces. For progress display."""
 
     def __init__(self, plan: Plan):
         self._seconds = [task.seconds for task in plan.tasks]
@@ -103,14 +103,14 @@ class Shares:
             self._nbytes[bundle.task] += bundle.nbytes
 
     def ended(self, task: int, work: ProgressItem) -> None:
-        """A task has ended: whoever waits for the plan shall see it."""
+        """Record the end of a task in the progress."""
         work.done += 1
         work.nbytes += self._nbytes[task]
         work.share = (work.share or 0.0) + self._seconds[task] / self._all
 
 
 def op_text(step: Step) -> str:
-    """An op as reports name it; of a fused step or a call, the ops inside.
+    """An op as named in reports; for a fused step or a call, the ops inside.
 
     >>> import numpy, distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x) * x + x).plan(numpy.ones(100_000))
@@ -127,5 +127,5 @@ def op_text(step: Step) -> str:
 
 
 def at_text(step: Step) -> str:
-    """Where a run is."""
+    """The step that a run is at, for progress display."""
     return f"{op_text(step)} at {step.source}"

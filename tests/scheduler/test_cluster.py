@@ -81,11 +81,11 @@ def test_a_rate_that_no_hardware_has_is_refused(machine: Machine, message: str) 
     [
         (Cluster(()), "has no workers"),
         (Cluster((Worker(0),)), "worker 0: cpus is 0, but must be an integer >= 1"),
-        (Cluster((Worker(1), Worker(1))), "has 2 workers, but the local engine is one process"),
+        (Cluster((Worker(1), Worker(1))), "has 2 workers, but the local engine has one process"),
         (Cluster((Worker(1),), engine="spark"), "engine is 'spark', but must be one of 'local', 'ray'"),
         (Cluster((Worker(1, gpus=1),)), r"there are no rates for them: give \[gpu\]"),
         (Cluster((Worker(10**18),)), "worker 0: cpus is 10{18}, but must be an integer from 1 to 65536"),
-        (Cluster((Worker(1),) * 100_001, engine="ray"), "has 100,001 workers, but 100,000 are the most"),
+        (Cluster((Worker(1),) * 100_001, engine="ray"), "has 100,001 workers; the maximum is 100,000"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(cluster: Cluster, message: str) -> None:
@@ -148,9 +148,9 @@ def test_a_calibration_gives_the_rates_that_the_file_does_not(write: Write) -> N
     ("text", "message"),
     [
         ("nodes = [", "is not TOML: "),
-        ("", r"nodes is missing: give at least one \[\[nodes\]\] table"),
+        ("", r"nodes is missing; give at least one \[\[nodes\]\] table"),
         ("[nodes]\ncpus = 1", "nodes is missing"),
-        ("[[nodes]]\ncpu = 4", r"\[\[nodes\]\] 1: there is no field 'cpu'; did you mean 'cpus'\? Allowed are count,"),
+        ("[[nodes]]\ncpu = 4", r"\[\[nodes\]\] 1: there is no field 'cpu'; did you mean 'cpus'\? Allowed: count,"),
         ("[[nodes]]\ngpus = 4", r"\[\[nodes\]\] 1: cpus is missing"),
         ("[[nodes]]\ncpus = 4.5", r"cpus is 4.5, but must be an integer >= 1"),
         ("[[nodes]]\ncpus = true", r"cpus is True, but must be an integer >= 1"),
@@ -164,18 +164,18 @@ def test_a_calibration_gives_the_rates_that_the_file_does_not(write: Write) -> N
         ("[[nodes]]\ncpus = 1\n[machine]\ngemm_flop = 3", r"\[machine\]: there is no field 'gemm_flop'; did you mean"),
         ("[[nodes]]\ncpus = 1\n[machine]\nelementwise = -3", r"\[machine\]: elementwise is -3.0, but must be finite"),
         ("[[nodes]]\ncpus = 1\ngpus = 1", "workers have GPUs, but there are no rates"),
-        ('engine = "local"\n[[nodes]]\ncpus = 1\ncount = 2', "the local engine is one process"),
+        ('engine = "local"\n[[nodes]]\ncpus = 1\ncount = 2', "the local engine has one process"),
         ('[[nodes]]\ncpus = 1\n[machine]\ncalibration = "none.json"', "none.json: cannot be read: No such file"),
         ('[[nodes]]\ncpus = 1\n[machine]\ncalibration = "my.toml"', "my.toml: is not JSON"),
         ("[[nodes]]\ncpus = 1\ncount = 1e9", r"count is 1000000000.0, but must be an integer from 1 to 100000"),
         ("[[nodes]]\ncpus = 1\ncount = 1000000000", "count is 1000000000, but must be an integer from 1 to 100000"),
-        ("[[nodes]]\ncpus = 1\ncount = 99999\nworkers = 99999", "count 99999 × workers 99999 makes more than 100,000"),
+        ("[[nodes]]\ncpus = 1\ncount = 99999\nworkers = 99999", "workers 99999 brings the total above 100,000"),
         ("[[nodes]]\ncpus = 1\ncount = 60000\n[[nodes]]\ncpus = 1\ncount = 60000", r"\[\[nodes\]\] 2: count 60000 × "),
         ("[[nodes]]\ncpus = 1e18", r"cpus is 1e\+18, but must be an integer from 1 to 65536"),
         ("[[nodes]]\ncpus = 1000000000000000000", "cpus is 10{18}, but must be an integer from 1 to 65536"),
         ("[[nodes]]\ncpus = 1\ngpus = 1000000", "gpus is 1000000, but must be an integer from 0 to 4096"),
-        ("[[nodes]]\ncpus = 1\nmemory = 10000000000000000000", r"memory is more than any machine has: .* \(1 EiB\)"),
-        (f'[[nodes]]\ncpus = 1\nmemory = "{"9" * 400} TiB"', "memory is more than any machine has"),
+        ("[[nodes]]\ncpus = 1\nmemory = 10000000000000000000", r"memory is too large; .* \(1 EiB\)"),
+        (f'[[nodes]]\ncpus = 1\nmemory = "{"9" * 400} TiB"', "memory is too large"),
         (f"[[nodes]]\ncpus = {'9' * 400}", "cpus is a number of more than 30 digits, but must be an integer from 1 to"),
         (f"[[nodes]]\ncpus = {'9' * 5000}", "is not TOML: "),
         (f"[[nodes]]\ncpus = 1\n[machine]\nelementwise = {'9' * 400}", r"\[machine\]: a rate is a number of more than"),
@@ -198,5 +198,5 @@ def test_a_file_that_is_not_there_is_told_so(tmp_path: Path) -> None:
 def test_a_calibration_that_is_none_is_told_how_to_make_one(write: Write) -> None:
     path = write('[[nodes]]\ncpus = 1\n[machine]\ncalibration = "rates.json"\n')
     (path.parent / "rates.json").write_text("[]")
-    with pytest.raises(ValueError, match="is no calibration: make one with `distgrad calibrate --json`"):
+    with pytest.raises(ValueError, match="not a calibration file; create one with `distgrad calibrate --json`"):
         load_cluster(path)

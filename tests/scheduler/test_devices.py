@@ -80,22 +80,22 @@ def test_a_device_prints_as_text_that_means_it(device: Device) -> None:
 
 
 NO_DEVICES = {
-    "gpuu": "'gpuu' in it, which names no device; did you mean 'gpu'",
-    "worker": "'worker' in it, which names no device; did you mean 'worker:0'",
-    "worker:-1": "'worker:-1' in it",
-    "worker:x": "'worker:x' in it",
-    "gpu:x": "'gpu:x' in it",
-    "cpu:1": "'cpu:1' in it",
-    "driver": "'driver' in it, which names no device. A device is 'cpu', 'gpu'",
-    "gpu,big": "'big' in it",
-    "zone=": "'zone=' in it",
-    "=a": "'=a' in it",
-    "a=b=c": "'a=b=c' in it",
-    "/job:ps/task:0": "'job:ps' in it",
-    "cpu,gpu": "two things at once",
-    "gpu:0,gpu:1": "two things at once",
-    "worker:1,worker:2": "two things at once",
-    "zone=a,zone=b": "two things at once",
+    "gpuu": "contains 'gpuu', which is not a device; did you mean 'gpu'",
+    "worker": "contains 'worker', which is not a device; did you mean 'worker:0'",
+    "worker:-1": "contains 'worker:-1'",
+    "worker:x": "contains 'worker:x'",
+    "gpu:x": "contains 'gpu:x'",
+    "cpu:1": "contains 'cpu:1'",
+    "driver": "contains 'driver', which is not a device. A device is 'cpu', 'gpu'",
+    "gpu,big": "contains 'big'",
+    "zone=": "contains 'zone='",
+    "=a": "contains '=a'",
+    "a=b=c": "contains 'a=b=c'",
+    "/job:ps/task:0": "contains 'job:ps'",
+    "cpu,gpu": "contradicts itself",
+    "gpu:0,gpu:1": "contradicts itself",
+    "worker:1,worker:2": "contradicts itself",
+    "zone=a,zone=b": "contradicts itself",
 }
 
 
@@ -207,7 +207,7 @@ REFUSED: dict[str, tuple[str, Cluster, str]] = {
     "label nothing is near": ("big=yes", MIXED, "no worker has the label 'big=yes'. Cluster"),
     "number of a GPU": ("gpu:3", MIXED, "but there the GPUs are gpu:0 to gpu:2. Cluster"),
     "number of a worker's GPU": ("worker:2,gpu:1", MIXED, "but there the GPUs are gpu:0 to gpu:0. Cluster"),
-    "not together": ("worker:1,gpu", MIXED, "but no worker has all of that at once"),
+    "not together": ("worker:1,gpu", MIXED, "but no worker has all of these at once"),
 }
 
 

@@ -124,7 +124,7 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: replace(
             bundle(good(), 1, values=(3,)), bundles=(*good().bundles, replace(good().bundles[1], values=(4,)))
         ),
-        "bundle 2 is of no task, or its task has another one for the same readers",
+        "bundle 2 has no task, or its task has a second bundle with the same readers",
     ),
     "bundle of what is not given": (
         lambda: bundle(good(), 0, values=(2,)),
@@ -138,7 +138,7 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: bundle(good(), 1, fetched=False),
         "bundle 1 holds value 3, which is fetched or written",
     ),
-    "bytes": (lambda: bundle(good(), 0, nbytes=1), "bundle 0 says 1 bytes, its values have another sum"),
+    "bytes": (lambda: bundle(good(), 0, nbytes=1), "bundle 0 says 1 bytes, but its values have a different sum"),
     "wait left out": (lambda: task(waiting(), 1, waits=()), "task 1 must wait for task 0"),
     "wait too much": (lambda: task(good(), 1, waits=(0,)), "task 1 has no reason to wait for task 0"),
     "wait for a later one": (lambda: backwards(waiting()), "task 0 waits for task 1, which comes later"),
