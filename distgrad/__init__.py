@@ -3,12 +3,12 @@
 Build: `function`, `Graph`, `Variable`, `constant`, `placeholder`, `Defun`, `op`; NumPy's functions under NumPy's names,
 and `nn`, `linalg`, `random`. Differentiate: `gradients`, `grad`, `value_and_grad`, `vjp`, `jvp`, `jacobian`, `hessian`,
 `hvp`; `RegisterGradient`, `no_gradient`, `custom_gradient`, `recompute_grad`; `explain_gradient` says why one is None.
-Run: call a function, on shards of a batch with `data_parallel`, or `Session().run(fetches, feed_dict)`; `Session` says
-on how many threads, within which memory. `function.plan(...)` and `Session.plan` give the `Plan` before anything runs.
-`Session("ray")` runs on a Ray cluster; a `Handle` is a value that stays there. `BudgetError` and `DeviceError` are runs
-that were refused, `NumericsError` is a NaN or Inf that was found, `TaskFailed` a task that died however often it ran,
-`ClusterLost` a cluster that has ended or does not answer.
-Keep: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
+Run: call a function, on shards of a batch with `data_parallel`, or `Session().run(fetches, feed_dict)`; `Session` sets
+threads, memory and more. `function.plan(...)` and `Session.plan` return the `Plan` without running anything.
+`Session("ray")` runs on a Ray cluster; a `Handle` is a value that stays there.
+Errors: `BudgetError` and `DeviceError` refuse a run before it begins; `NumericsError` reports a NaN or Inf,
+`TaskFailed` a task that failed on every retry, `ClusterLost` a cluster that has ended or does not answer.
+Save: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any as _Any
 
 from distgrad import checkout as _checkout
 
-_checkout.install()  # first: what follows may import a folder of the checkout
+_checkout.install()  # first: the imports below may need it
 
 from distgrad import ops as _ops
 from distgrad import raw_ops, testing
@@ -105,7 +105,7 @@ __all__ += _ops.reduce.__all__
 
 
 def __getattr__(name: str) -> _Any:
-    """What plans is imported when it is first asked for, here or by a session: building graphs does without."""
+    """Import the scheduler on first use, here or in a session: building graphs does not need it."""
     if name not in ("Plan", "scheduler"):
         raise AttributeError(f"module 'distgrad' has no attribute {name!r}")
     import distgrad.scheduler as late

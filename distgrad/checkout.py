@@ -1,7 +1,7 @@
-"""The layout of a checkout: `scheduler/` and `workers/` lie beside this folder. Installed, they are its subfolders.
+"""Imports from a checkout, where `scheduler/` and `workers/` are next to this folder; installed, they are inside it.
 
-Where the current directory is the checkout, its `distgrad/` shadows the installed package. This makes the two folders
-its subpackages there, too, and nothing else of the checkout.
+If the current directory is the checkout, its `distgrad/` shadows the installed package. The finder here makes the two
+folders subpackages of `distgrad`, and nothing else of the checkout importable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FOLDERS = {f"distgrad.{name}": os.path.join(_ROOT, name) for name in ("scheduler", "workers")}
 
 
-class _Beside(MetaPathFinder):
+class _SiblingFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -30,6 +30,6 @@ class _Beside(MetaPathFinder):
 
 
 def install() -> None:
-    """Before any other finder: an editable install elsewhere would give the folders of another checkout."""
+    """Install the finder first: that of an editable install could find the folders of another checkout."""
     if os.path.exists(os.path.join(_ROOT, "pyproject.toml")):
-        sys.meta_path.insert(0, _Beside())
+        sys.meta_path.insert(0, _SiblingFinder())

@@ -1,4 +1,4 @@
-"""Files as checkpoints and tensor files need them: errors that name path and remedy, links that are not followed.
+"""Opening files safely, for checkpoints and tensor files: errors name path and remedy, and links are not followed.
 
 Knows the operating system and nothing of distgrad.
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 _FULL = "free some space there, or choose another disk"
 _DENIED = "choose a path that this user may use, or have its owner change the permissions"
-#: What to do about an error of the system, by its number.
+#: Errno to what the user can do about it.
 REMEDIES = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: "the quota of this user is used up: " + _FULL,
@@ -27,15 +27,15 @@ REMEDIES = {
     errno.EIO: "the disk reports a fault: choose another one, and check this one",
     errno.EMFILE: "this process has too many files open: close some, or raise `ulimit -n`",
 }
-#: Where the system has no such flag, a link is still found by looking first.
+#: Without this flag, `check_plain` still finds links.
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-#: Opening a pipe would wait for who writes into it.
+#: Opening a pipe would otherwise block until it has a writer.
 _NO_WAIT = getattr(os, "O_NONBLOCK", 0)
 
 
 @contextlib.contextmanager
 def explain_os_errors(what: str, path: str) -> Iterator[None]:
-    """An OSError of the block says what was tried, where, and what to do. It stays one of its own class and number."""
+    """Make an OSError of the block say what failed, where, and what to do. Its class and errno stay the same."""
     try:
         yield
     except OSError as e:
@@ -49,11 +49,11 @@ def explain_os_errors(what: str, path: str) -> Iterator[None]:
 
 
 class NotPlain(OSError):
-    """There is a link, a pipe or a device where a plain file or folder is expected."""
+    """A link, pipe or device was found instead of a plain file or folder."""
 
 
 def check_plain(path: str, folder: bool = False) -> None:
-    """That a path is a file (a folder) itself; NotPlain for a link to one. What is not there is not."""
+    """Raise NotPlain unless the path is a regular file (or folder), not a link to one; OSError if it does not exist."""
     mode = os.lstat(path).st_mode
     if not (stat.S_ISDIR(mode) if folder else stat.S_ISREG(mode)):
         what = "a link, which is not followed" if stat.S_ISLNK(mode) else "something else"
@@ -61,7 +61,7 @@ def check_plain(path: str, folder: bool = False) -> None:
 
 
 def open_plain(path: str, flags: int, mode: int = 0o666) -> int:
-    """Open a file that is no link, pipe or device; NotPlain otherwise."""
+    """Open a regular file; NotPlain for a link, pipe or device."""
     try:
         fd = os.open(path, flags | _NO_FOLLOW | _NO_WAIT, mode)
     except OSError as e:
@@ -78,7 +78,7 @@ def open_plain(path: str, flags: int, mode: int = 0o666) -> int:
 
 
 def as_path(what: str, path: object) -> str:
-    """A path argument as text; an error that says which argument, where the system could make nothing of it."""
+    """A path argument as a string; an invalid one is an error that names `what`."""
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"{what}: a path is a string or a pathlib.Path, got a {type(path).__name__}")
     text = os.fsdecode(path)

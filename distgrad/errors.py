@@ -1,4 +1,4 @@
-"""Where an op came from, in the user's own file and line. Errors name this place; knows nothing of graphs."""
+"""Error classes, and the user's file and line that an op comes from. Knows nothing of graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-# Installed, the three source folders lie under this one; in a checkout scheduler/ and workers/ are its siblings.
+# Installed, the other two source folders are inside this one; in a checkout scheduler/ and workers/ are its siblings.
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _SIBLINGS = () if os.path.isdir(os.path.join(_HERE, "workers")) else ("scheduler", "workers")
 _ROOTS = tuple(path + os.sep for path in (_HERE, *(os.path.join(os.path.dirname(_HERE), name) for name in _SIBLINGS)))
@@ -35,7 +35,7 @@ UNKNOWN = Source("<unknown>", 0, "<unknown>")
 
 
 def is_internal(filename: str) -> bool:
-    """Whether a file belongs to distgrad itself (its doctests and tests count as a user's)."""
+    """Whether a file belongs to distgrad; its doctests and tests count as user code."""
     verdict = _verdicts.get(filename)
     if verdict is None:
         verdict = _verdicts[filename] = os.path.abspath(filename).startswith(_ROOTS) or filename.startswith("<frozen")
@@ -43,7 +43,7 @@ def is_internal(filename: str) -> bool:
 
 
 def user_frame(depth: int = 1) -> FrameType | None:
-    """The innermost frame outside distgrad. Runs once per op, hence the dict of verdicts."""
+    """The innermost frame outside distgrad. Runs once per op, hence the cache."""
     frame: FrameType | None = sys._getframe(depth)
     verdicts = _verdicts
     while frame is not None:
@@ -57,12 +57,12 @@ def user_frame(depth: int = 1) -> FrameType | None:
     return None
 
 
-# By id, not by code: hashing a code object costs more than finding its line. Holding the code keeps its id its own.
+# By id: hashing a code object costs more than finding its line. Holding the code object keeps its id from being reused.
 _sources: dict[int, tuple[CodeType, dict[int, Source]]] = {}
 
 
 def resolve(code: CodeType | None, lasti: int) -> Source:
-    """The line of an instruction. Done late: finding a line number costs more than building an op."""
+    """The source line of an instruction. Resolved lazily: finding a line costs more than building an op."""
     if code is None:
         return UNKNOWN
     known = _sources.setdefault(id(code), (code, {}))[1]
@@ -80,7 +80,7 @@ def here(depth: int = 2) -> Source:
 
 
 class BudgetError(MemoryError):
-    """A run was refused before it began, because its predicted peak is above the memory it may use.
+    """A run was refused before it began, because its predicted peak memory exceeds the limit.
 
     >>> import numpy, distgrad as dg
     >>> outer = dg.function(lambda x: x[:, None] * x)
@@ -92,7 +92,7 @@ class BudgetError(MemoryError):
 
 
 class DeviceError(ValueError):
-    """A run was refused before it began, because the cluster cannot serve a device that an op asks for.
+    """A run was refused before it began, because the cluster lacks a device that an op asks for.
 
     >>> import distgrad as dg
     >>> with dg.Graph(), dg.device("gpu"):
@@ -104,8 +104,8 @@ class DeviceError(ValueError):
 
 
 class TaskFailed(RuntimeError):
-    """On a cluster: a task could not be brought to its end, however often it was tried, because its process or its node
-    died each time. An error of the user's own code is raised as it is, and is not tried again.
+    """On a cluster: a task failed on every retry, because its process or node died each time. Errors of user code are
+    raised unchanged and are not retried.
 
     >>> import distgrad as dg
     >>> issubclass(dg.TaskFailed, RuntimeError)
@@ -114,8 +114,8 @@ class TaskFailed(RuntimeError):
 
 
 class StoreFull(TaskFailed):
-    """On a cluster: what a call makes, or is given, had no room in Ray's object store, nor on the disk that the store
-    spills to. Variables are as they were.
+    """On a cluster: the arguments or results of a call fit neither in Ray's object store nor on the disk that it spills
+    to. Variables are unchanged.
 
     >>> import distgrad as dg
     >>> issubclass(dg.StoreFull, dg.TaskFailed)
@@ -124,9 +124,8 @@ class StoreFull(TaskFailed):
 
 
 class FingerprintError(RuntimeError):
-    """On a cluster: no node is left whose results have the bits that the session promises, because all have other
-    versions of packages, or CPUs and settings that cannot be brought to the same kernels. `Session("ray", bits="any")`
-    goes on without that promise.
+    """On a cluster: no node can produce the same bits as the others, because package versions differ, or CPUs and
+    settings do not allow the same kernels. `Session("ray", bits="any")` runs without that guarantee.
 
     >>> import distgrad as dg
     >>> issubclass(dg.FingerprintError, RuntimeError)
@@ -135,8 +134,8 @@ class FingerprintError(RuntimeError):
 
 
 class ClusterLost(ConnectionError):
-    """On a cluster: the Ray that a session runs on has ended or does not answer any more. The session is dead, and says
-    so whatever it is asked; values that lie in this process stay.
+    """On a cluster: Ray has ended or no longer answers. The session cannot be used any more: every call to it raises
+    this error. Values in this process stay usable.
 
     >>> import distgrad as dg
     >>> issubclass(dg.ClusterLost, ConnectionError)
@@ -145,7 +144,7 @@ class ClusterLost(ConnectionError):
 
 
 class CheckpointError(ValueError):
-    """A checkpoint or a file of tensors cannot be used: it is damaged, or is not what was asked for.
+    """A checkpoint or tensor file is damaged, or does not match what was requested.
 
     >>> import tempfile, numpy, distgrad as dg
     >>> path = tempfile.mkdtemp()
@@ -157,7 +156,7 @@ class CheckpointError(ValueError):
 
 
 class NumericsError(FloatingPointError):
-    """With `check_numerics=True`, an op made a NaN or an Inf, or a value came in with NaN.
+    """With `check_numerics=True`: an op produced a NaN or an Inf, or an input contains NaN.
 
     >>> import numpy, distgrad as dg
     >>> root = dg.function(lambda x: dg.sqrt(x) + 1)
@@ -169,13 +168,13 @@ class NumericsError(FloatingPointError):
 
 
 class NoValueError(TypeError):
-    """A tensor was used as if it had a value while the graph is built."""
+    """The value of a tensor was used while the graph is being built."""
 
 
 @contextmanager
 def unwrap_tensor_errors() -> Iterator[None]:
-    """Inside runs a user's code. Where it writes a tensor into an array, NumPy hides what the tensor said behind a
-    ValueError of its own about sequences: what the tensor said is raised, at the line that wrote."""
+    """For user code. If it writes a tensor into an array, NumPy wraps the tensor's NoValueError in a ValueError about
+    sequences; raise the original error instead."""
     try:
         yield
     except ValueError as e:

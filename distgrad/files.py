@@ -1,4 +1,4 @@
-"""Files that are written as results: checked before the work is done, and written whole or not at all.
+"""Output files: checked before the work begins, and written atomically.
 
 An error names the path, what is wrong with it, and what to do.
 """
@@ -13,14 +13,14 @@ from pathlib import Path
 
 from distgrad.disk import REMEDIES
 
-#: What to do about an error in writing, by its number.
+#: Errno of a failed write to what the user can do about it.
 _REMEDIES = REMEDIES | {
     errno.EISDIR: "name a file in it",
     errno.ENOENT: "make the folder first, or choose another path",
 }
 
 def explained(e: OSError, path: str | os.PathLike[str]) -> OSError:
-    """The same error with a text that says what cannot be written, why, and what to do."""
+    """The same error with a message that says what cannot be written, why, and what to do."""
     why = e.strerror or str(e) or type(e).__name__
     remedy = _REMEDIES.get(e.errno or 0, "choose another path")
     made: OSError = _Unwritable(e.errno or 0, f"cannot write {os.fspath(path)}: {why}; {remedy}")
@@ -28,14 +28,14 @@ def explained(e: OSError, path: str | os.PathLike[str]) -> OSError:
 
 
 class _Unwritable(OSError):
-    """Shows its text alone, without the number."""
+    """An OSError that prints its message without the errno."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 def check_writable(path: str | os.PathLike[str]) -> Path:
-    """The path, if a file can be written there; OSError otherwise. Nothing changes."""
+    """The path, if a file can be written there; OSError otherwise. Changes nothing."""
     file = _real(path)
     try:
         if file.exists():
@@ -48,17 +48,17 @@ def check_writable(path: str | os.PathLike[str]) -> Path:
 
 
 def _try_folder(folder: Path) -> None:
-    import tempfile  # late: most that import this module write nothing
+    import tempfile  # late: most importers of this module write nothing
 
     with tempfile.TemporaryFile(dir=folder):
         return
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a file: what was there before stays until all of the new one is on the disk. OSError says what to do."""
+    """Write a file atomically: the old one stays until the new one is on disk. An OSError says what to do."""
     file, data = _real(path), text.encode()
     try:
-        if (file.exists() and not file.is_file()) or not _replaced(file, data):  # a device has nothing to replace
+        if (file.exists() and not file.is_file()) or not _replaced(file, data):  # a device cannot be replaced
             file.write_bytes(data)
     except OSError as e:
         raise explained(e, path) from None
@@ -66,15 +66,15 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def _real(path: str | os.PathLike[str]) -> Path:
-    """The file that a link leads to."""
+    """The path with links resolved."""
     return Path(os.path.realpath(path))
 
 
 def _replaced(file: Path, data: bytes) -> bool:
-    """Write a file beside this one, and put it in its place; False where only this one itself may be written."""
+    """Write a temporary file next to this one and rename it; False if the folder is not writable."""
     new = file.with_name(f".{file.name[:100]}.{os.getpid()}-{threading.get_ident()}.new")
     try:
-        out = open(new, "xb")  # noqa: SIM115 - closed below, and removed where that fails
+        out = open(new, "xb")  # noqa: SIM115 - closed below, removed on failure
     except PermissionError:
         if file.exists():
             return False
@@ -85,7 +85,7 @@ def _replaced(file: Path, data: bytes) -> bool:
                 os.fchmod(out.fileno(), stat.S_IMODE(file.stat().st_mode))
             out.write(data)
             out.flush()
-            os.fsync(out.fileno())  # a disk may tell only now that it is full
+            os.fsync(out.fileno())  # a full disk may be reported only now
         os.replace(new, file)
     except BaseException:
         new.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
 """The dataflow graph: Graph, Operation, Tensor, and which graph is being built.
 
 A graph is append-only and creation order is a topological order, so every walk over it is a loop. Nothing here knows a
-single op: builders live in `distgrad.ops`, which also hangs NumPy's operators and methods on `Tensor`.
+single op: builders live in `distgrad.ops`, which also adds NumPy's operators and methods to `Tensor`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>-]*\Z")
 
 
 def check_name(name: str) -> str:
-    """The name of an op, a scope or a variable; ValueError for one that graphs do not take."""
+    """The name of an op, scope or variable, if it is valid; ValueError otherwise."""
     if not isinstance(name, str):
         raise TypeError(f"a name is a string of letters, digits and any of _ . \\ / > -; got {brief(name)}")
     if not _NAME.match(name):
@@ -40,7 +40,7 @@ def check_name(name: str) -> str:
 
 
 class Tensor:
-    """One output of an operation: a static shape and dtype, and no value until something runs.
+    """One output of an operation: a static shape and dtype, and no value until the graph runs.
 
     NumPy's operators, methods and functions work on it and record ops.
 
@@ -67,7 +67,7 @@ class Tensor:
 
     __hash__ = object.__hash__
 
-    if TYPE_CHECKING:  # what distgrad.ops.methods hangs on the class
+    if TYPE_CHECKING:  # added by distgrad.ops.methods
 
         def __add__(self, other: Any) -> Tensor: ...
 
@@ -100,11 +100,11 @@ class Tensor:
         return f"<Tensor {self.name!r} {self.spec} from {self.op.type} at {self.op.source}>"
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"{self!r} stands for a place in its graph and cannot be copied or pickled; its value can")
+        raise TypeError(f"{self!r} belongs to its graph and cannot be copied or pickled; its value can")
 
 
 class Operation:
-    """One node: its type, what it reads, what it makes, and the user's line that made it.
+    """One node of a graph: type, inputs, outputs, attributes, and the line of user code that created it.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -119,9 +119,9 @@ class Operation:
     )  # fmt: skip
 
     graph: Graph
-    #: Its place in graph.ops.
+    #: Index in graph.ops.
     id: int
-    #: Its place among the ops of all graphs: whatever an op reads, in its own graph or around it, comes before it.
+    #: Creation number over all graphs: inputs, also captured ones, have smaller numbers.
     order: int
     type: str
     name: str
@@ -130,16 +130,16 @@ class Operation:
     attrs: Attrs
     control_inputs: tuple[Operation, ...]
     device: str | None
-    #: What differentiates this op instead of its type's rule: a registered name (override map) or a function.
+    #: Overrides the gradient rule of its type: a registered name (override map) or a function.
     gradient: str | Callable[..., Any] | None
-    #: The forward op whose gradient rule made this one.
+    #: The forward op whose gradient rule created this op.
     original_op: Operation | None
     _code: CodeType | None
     _lasti: int
 
     @property
     def source(self) -> Source:
-        """The user's line; a backward op has the line of the op that it differentiates."""
+        """The line of user code; for a backward op, that of its forward op."""
         op = self
         while op.original_op is not None:
             op = op.original_op
@@ -150,7 +150,7 @@ class Operation:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"{self!r} stands for a place in its graph and cannot be copied or pickled: build it there anew"
+            f"{self!r} belongs to its graph and cannot be copied or pickled: build it again there"
         )
 
 
@@ -191,7 +191,7 @@ class Graph:
         attrs: Attrs = NO_ATTRS,
         name: str | None = None,
     ) -> Operation:
-        """Append one op whose inputs belong to this graph. The hot path of building: no call that can be saved."""
+        """Append one op whose inputs belong to this graph. The hot path of graph building: every call counts."""
         op = Operation.__new__(Operation)
         op.graph = self
         op.type = type
@@ -233,27 +233,27 @@ class Graph:
         return candidate
 
     def admit(self, tensor: Tensor) -> Tensor:
-        """A tensor of another graph that an op of this one wants to read: an error here, a capture in a function."""
+        """Make a tensor of another graph readable in this one: an error here, a capture in a function."""
         raise ValueError(
-            f"{tensor!r} and what it is used with belong to different graphs, but an op reads tensors that are all "
-            f"from the same graph. Build both in one `with graph:`, or run one and feed its value to the other."
+            f"{tensor!r} and the other inputs of an op belong to different graphs, but all must be from the same "
+            f"graph. Build both in one `with graph:`, or run one and feed its value to the other."
         )
 
     def memo(self, what: str, make: Callable[[], Any] = dict) -> Any:
-        """What others remember about this graph. It lives here so that both die together: what is remembered refers to
-        the graph, and a weak map whose values refer to their keys never lets go."""
+        """A cache of other modules about this graph, created by `make`. Stored here so that it is freed with the graph:
+        a weak map would leak, as its values refer to their keys."""
         found = self._memos.get(what)
         return self._memos.setdefault(what, make()) if found is None else found
 
     def stand_in(self, tensor: Tensor) -> Tensor | None:
-        """The tensor of this graph that stands for a tensor, if there is one: itself, if it is of this graph."""
+        """The tensor of this graph that represents `tensor`, if any: itself, if it belongs to this graph."""
         return tensor if tensor.graph is self else None
 
-    #: The same for a tensor by which is differentiated.
+    #: The same for a tensor to differentiate with respect to.
     in_place = stand_in
 
     def local(self, tensor: Tensor) -> Tensor:
-        """The tensor itself; an error if it is of another graph. A function knows more."""
+        """The tensor itself; an error if it belongs to another graph. Function bodies also find captured ones."""
         return tensor if tensor.graph is self else self.admit(tensor)
 
     # -- context -------------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class Graph:
 
     @contextmanager
     def clean(self) -> Iterator[None]:
-        """No scope, control dependency, device or forward op in force: for what belongs to no place in the graph."""
+        """Clear scope, control dependencies, device and forward op, for ops that belong to no user code."""
         with ExitStack() as stack:
             for field, value in (("_scope", ""), ("_control", ()), ("_device", None), ("_original", None)):
                 stack.enter_context(self._setting(field, value))
@@ -311,7 +311,7 @@ class Graph:
 
     @contextmanager
     def device(self, device: str | None) -> Iterator[None]:
-        """Place the ops built inside: 'cpu', 'gpu', 'worker:2', or a label. None clears it."""
+        """Place the ops built inside on 'cpu', 'gpu', 'worker:2', or a label. None clears the device."""
         if device is not None and not isinstance(device, str):
             raise TypeError(
                 f"a device must be a string such as 'cpu', 'gpu' or 'worker:2', or None; got {brief(device)}"
@@ -323,7 +323,7 @@ class Graph:
     def control_dependencies(
         self, dependencies: Iterable[Tensor | Operation] | Tensor | Operation | None
     ) -> Iterator[None]:
-        """Ops built inside run after these, though they read nothing from them. None clears what is in force."""
+        """Ops built inside run after these, even without reading them. None clears all control dependencies."""
         if dependencies is None:
             control: tuple[Operation, ...] = ()
         else:
@@ -341,7 +341,7 @@ class Graph:
 
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
-        """Ops of these types that are built inside are differentiated by the rule registered under the other name."""
+        """Differentiate ops of these types, if built inside, by the rule registered under the other name."""
         if not isinstance(op_type_map, dict):
             raise TypeError(
                 f"gradient_override_map takes a dict of op type to registered name, got {brief(op_type_map)}"
@@ -353,7 +353,7 @@ class Graph:
         with self._setting("_overrides", {**self._overrides, **op_type_map}):
             yield
 
-    # -- looking -------------------------------------------------------------------------------------------------
+    # -- lookup --------------------------------------------------------------------------------------------------
 
     def get_operation_by_name(self, name: str) -> Operation:
         for op in self.ops:
@@ -387,11 +387,11 @@ class Graph:
 
 
 class FuncGraph(Graph):
-    """The body of a function: declared inputs, outputs, and what it captured from the graph around it.
+    """The body of a function: declared inputs, outputs, and tensors captured from the enclosing graph.
 
-    A captured tensor is the output of a Capture op, whose input is the tensor outside: the only op that reads across
-    graphs. The body of a call is a pure value: it reads variables as captured tensors and assigns none. Only a root
-    body (one with no graph around it) holds variables, and then `effects` are the assigns that every call runs.
+    A captured tensor is the output of a Capture op, the only op that reads a tensor of another graph. The body of a
+    call is pure: it reads variables as captured tensors and assigns none. Only a root body (one without enclosing
+    graph) has variables; `effects` are the assigns that every call runs.
     """
 
     def __init__(self, name: str, outer: Graph | None = None) -> None:
@@ -402,7 +402,7 @@ class FuncGraph(Graph):
         self.captures: dict[Tensor, Tensor] = {}
         self.outputs: list[Tensor] = []
         self.effects: list[Operation] = []
-        #: Set where a body that must not assign a variable tried to.
+        #: Set if a body that must not assign a variable tried to.
         self.impure = False
 
     def __repr__(self) -> str:
@@ -410,11 +410,11 @@ class FuncGraph(Graph):
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What a call passes, in order: the declared inputs, then the captured ones."""
+        """The arguments of a call, in order: the declared inputs, then the captured ones."""
         return [*self.declared, *self.captures.values()]
 
     def admit(self, tensor: Tensor) -> Tensor:
-        within: list[FuncGraph] = []  # the bodies that capture it, from this one outwards
+        within: list[FuncGraph] = []  # the bodies that capture it, innermost first
         graph: Graph = self
         while (found := graph.stand_in(tensor)) is None and isinstance(graph, FuncGraph) and graph.outer is not None:
             within.append(graph)
@@ -426,7 +426,7 @@ class FuncGraph(Graph):
         return found
 
     def capture(self, tensor: Tensor) -> Tensor:
-        """What stands in this body for a tensor of the graph around it."""
+        """The tensor of this body that represents a tensor of the enclosing graph."""
         inner = self.captures.get(tensor)
         if inner is None:
             with self.clean():
@@ -435,7 +435,7 @@ class FuncGraph(Graph):
         return inner
 
     def around(self) -> list[Graph]:
-        """The graphs whose tensors this body may capture, from the inside out."""
+        """The graphs that this body may capture tensors from, innermost first."""
         found: list[Graph] = []
         graph = self.outer
         while graph is not None:
@@ -444,7 +444,7 @@ class FuncGraph(Graph):
         return found
 
     def local(self, tensor: Tensor) -> Tensor:
-        """What stands for a tensor of the graphs around, without capturing it; an error if it is of none of them."""
+        """What represents a tensor of an enclosing graph, without capturing it; an error for other tensors."""
         graph: Graph = self
         while (found := graph.in_place(tensor)) is None and isinstance(graph, FuncGraph) and graph.outer is not None:
             graph = graph.outer
@@ -461,13 +461,13 @@ _context = _Context()
 
 
 def current_graph() -> Graph | None:
-    """The graph being built by this thread, or None outside any graph, where ops compute at once."""
+    """The graph being built by this thread, or None outside any graph, where ops compute immediately."""
     return _context.graph
 
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Outside any graph for a while: ops compute at once."""
+    """Leave all graphs for a while: ops compute immediately."""
     before, _context.graph, _context.stack = (_context.graph, _context.stack), None, []
     try:
         yield
@@ -487,7 +487,7 @@ def _producer(x: Tensor | Operation) -> Operation:
 
 
 def check_graph(graph: Graph) -> Graph:
-    """The invariants that every walk relies on; raises ValueError at the first that does not hold.
+    """Check the invariants of a graph; raises ValueError at the first violation.
 
     >>> import distgrad as dg
     >>> with dg.Graph() as graph:
@@ -505,7 +505,7 @@ def check_graph(graph: Graph) -> Graph:
     names: set[str] = set()
     for i, op in enumerate(graph.ops):
         if op.id != i or op.graph is not graph:
-            raise ValueError(f"{op!r} stands at place {i} but has id {op.id}: ids are places in graph.ops")
+            raise ValueError(f"{op!r} is at index {i} but has id {op.id}: ids are indices into graph.ops")
         if op.name in names:
             raise ValueError(f"two operations are named {op.name!r}")
         names.add(op.name)

@@ -28,7 +28,7 @@ THINGS: dict[str, tuple[Callable[[], Any], str]] = {
     "Session": (dg.Session, "open one in the other process"),
     "Graph": (in_graph, "call the function that builds it there"),
     "Tensor": (lambda: in_graph().ops[-1].outputs[0], "its value can"),
-    "Operation": (lambda: in_graph().ops[-1], "build it there anew"),
+    "Operation": (lambda: in_graph().ops[-1], "build it again there"),
     "Handle": (lambda: dg.Session().submit(dg.function(lambda x: x), np.ones(2)), r"send \.numpy\(\)"),
 }
 WAYS = {
