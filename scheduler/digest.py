@@ -25,7 +25,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _INNER = "distgrad.scheduler.program.Inner"
 
 
-def content_digest(program: Program, cluster: Cluster, options: Options) -> str:
+def content_digest(program: Program, cluster: Cluster, options: Options, executions: Any = None) -> str:
     """The cache key of a plan.
 
     >>> import distgrad as dg
@@ -41,6 +41,8 @@ def content_digest(program: Program, cluster: Cluster, options: Options) -> str:
     hasher = hashlib.sha256(program_digest(program).encode())
     hasher.update(repr(_plain(cluster.to_json())).encode())
     hasher.update(repr(_plain(asdict(options))).encode())
+    if executions is not None:
+        hasher.update(repr(_plain(asdict(executions))).encode())
     return hasher.hexdigest()
 
 

@@ -1,8 +1,9 @@
-"""The state of a run: which task to submit next, what to run again, which object to let go. Events in, commands out.
+"""The state machine of a run: which task to submit next, which to retry, which object to release. Events in, commands
+out.
 
-Pure: it knows no clock, no workers and no objects. An engine that runs a plan elsewhere reports what happened (`done`,
-`failed`, `lost`, `tick`, each with the time) and obeys the commands that come back, in their order. Events are about
-the current attempt of a task; one about a task that is not submitted is outdated and changes nothing.
+Pure: it has no clock, workers or objects. An engine reports events (`done`, `failed`, `lost`, `tick`, each with the
+time) and executes the returned commands in order. Events refer to the current attempt of a task; events about a task
+that is not submitted are outdated and ignored.
 """
 
 from __future__ import annotations
@@ -13,29 +14,29 @@ from typing import NamedTuple
 
 from distgrad.scheduler.plan import Plan
 
-#: A task is to be submitted, was submitted, or has given all that it gives.
+#: States of a task: to be submitted, submitted, or done with all results available.
 _WAITING, _SUBMITTED, _DONE = 0, 1, 2
-#: Give up after 100 missing-input failures while nothing upstream failed; or where one task's results are lost as
-#: often.
+#: Give up on a task after this many missing-input failures while nothing upstream failed, or after its results were
+#: lost this many times.
 _UNEXPLAINED = 100
 
 
 class Submit(NamedTuple):
-    """Submit a task, on the latest objects of what it reads; its own objects take the place of older ones. Attempts
-    count from 1."""
+    """Submit a task on the latest versions of the objects it reads; its results replace older ones. Attempts count from
+    1."""
 
     task: int
     attempt: int
 
 
 class Drop(NamedTuple):
-    """Let go of an object: nobody reads it any more. One that failed or was lost is gone without that."""
+    """Release an object that has no readers left. Not sent for objects that failed or were lost."""
 
     bundle: int
 
 
 class Cancel(NamedTuple):
-    """End the attempt that is running: it hangs."""
+    """Cancel the running attempt of a task that hangs."""
 
     task: int
 
@@ -44,7 +45,7 @@ Command = Submit | Drop | Cancel
 
 
 class GivenUp(Exception):
-    """A task failed as often as it may."""
+    """A task used up its attempts."""
 
     def __init__(self, task: int, attempts: int, reason: str):
         super().__init__(task, attempts, reason)  # all of them, for pickle
@@ -52,17 +53,18 @@ class GivenUp(Exception):
 
     def __str__(self) -> str:
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
-        return f"task {self.task} failed {times}, which is as often as it may; the last time: {self.reason}"
+        return f"task {self.task} failed {times} and is not retried; the last failure: {self.reason}"
 
 
 class RunState:
-    """One run of a plan. `order` has every task once: of those that can be submitted, the first in it goes first.
+    """One run of a plan. `order` lists every task once; of the tasks that can be submitted, the first in it goes first.
 
-    A task can be submitted as soon as all tasks before it (those it reads from or waits for) were; at most `in_flight`
-    are submitted and not done. `slots` is how many tasks run side by side at most, by default what the plan's cluster
-    has room for: of the tasks that have all they need, only so many can have begun, and only these can hang.
-    `ahead` is how many bytes those in flight may make: what runs ahead of the news of its ends is let go late and fills
-    the store of a chain that needs two values at a time. Two tasks for each slot are in flight whatever they make.
+    A task can be submitted as soon as all of its predecessors (those it reads from or waits for) were submitted. At
+    most `in_flight` tasks are submitted and not done. `slots` is the maximum number of tasks that run concurrently, by
+    default the capacity of the plan's cluster: only this many of the ready tasks can have started, and only those can
+    hang. `task_timeout` is in seconds; None disables it. `ahead` is a limit on the bytes that tasks in flight produce
+    (back-pressure): results of tasks that run ahead are released late and could fill the object store. Two tasks per
+    slot are always allowed in flight.
 
     >>> import distgrad as dg
     >>> plan = dg.function(lambda x: dg.exp(x)).plan(1.0)
@@ -79,7 +81,7 @@ class RunState:
         order: Sequence[int],
         in_flight: int,
         attempts: int = 4,
-        patience: float | None = None,
+        task_timeout: float | None = None,
         slots: int | None = None,
         ahead: int | None = None,
     ):
@@ -90,67 +92,69 @@ class RunState:
         self._order, self._rank = order, [0] * n
         for place, k in enumerate(order):
             self._rank[k] = place
-        self._room, self._attempts, self._patience = max(in_flight, 1), attempts, patience
+        self._room, self._attempts, self._timeout = max(in_flight, 1), attempts, task_timeout
         self._state, self._attempt, self._undone, self._flying = [_WAITING] * n, [0] * n, n, 0
         slots = _slots(plan) if slots is None else max(slots, 1)
-        #: The bytes that each task makes, those that tasks in flight make, and how many these may be.
+        #: Bytes that each task produces, that tasks in flight produce, and the limit for these; and the number of tasks
+        #: in flight that are always allowed.
         self._makes = [sum([plan.bundles[b].nbytes for b in gives]) for gives in links.gives]
         self._making, self._ahead, self._least = 0, ahead, 2 * slots
-        #: How many tasks before each are to be submitted, and the places in the order of those where none is.
+        #: Number of unsubmitted predecessors of each task, and the ranks of the tasks that have none.
         self._lacking = [len(before) for before in links.before]
         self._ready = [place for place, k in enumerate(order) if not links.before[k]]
-        #: Readers of each bundle that are not done, and one for ever where it is wanted; whether its object is there
-        #: or in flight.
+        #: Reference count of each bundle: readers that are not done, plus one if it is an output; whether its object
+        #: exists or is in flight.
         self._users = [len(bundle.readers) + bundle.wanted for bundle in plan.bundles]
         self._held = [False] * len(plan.bundles)
-        #: Tasks that were done at least once, and how often each ran; how often tasks ran again, for reports.
+        #: Tasks that were done at least once, how often each ran, and the retries by task, for reports.
         self._made, self._runs = [False] * n, [0] * n
         self.recomputed: dict[int, int] = {}
         self._failures: dict[int, int] = {}
         self._unexplained: dict[int, int] = {}
         self._losses: dict[int, int] = {}
-        self._watch = None if patience is None else _Watch(links.after, slots)
+        self._started = None if task_timeout is None else _StartTimes(links.after, slots)
 
     @property
     def finished(self) -> bool:
-        """Whether all tasks are done and all that is wanted is there."""
+        """Whether all tasks are done and all outputs exist."""
         return not self._undone
 
     @property
     def left(self) -> int:
-        """How many tasks are not done."""
+        """Number of tasks that are not done."""
         return self._undone
 
     # -- events --------------------------------------------------------------------------------------------------
 
     def start(self, now: float) -> list[Command]:
+        """The run starts."""
         return self._fill([], now)
 
     def done(self, task: int, now: float) -> list[Command]:
-        """All objects of a task are there."""
+        """All results of a task exist."""
         if self._state[task] != _SUBMITTED:
             return []
         self._landed(task)
         self._ran(task)
-        if self._watch is not None:
-            self._watch.leave(task, now)
+        if self._started is not None:
+            self._started.leave(task, now)
         return self._fill(self._end(task, now), now)
 
     def failed(self, task: int, reason: str, now: float, collateral: bool = False) -> list[Command]:
-        """An attempt ended without its objects; `collateral`: because an object that it reads was not to be had.
+        """An attempt ended without results; `collateral` if an object that it reads was missing.
 
-        Raises GivenUp where the task itself failed as often as it may. A collateral failure counts no attempt, as the
-        task never ran; only one that comes again and again while nothing before the task failed is given up too.
+        Raises GivenUp if the task has no attempts left. A collateral failure does not use an attempt, because the task
+        never ran; it is given up only after many such failures while nothing upstream failed.
         """
         if self._state[task] != _SUBMITTED:
             return []
         return self._fill(self._again(task, reason, now, collateral), now)
 
     def lost(self, bundles: Iterable[int], now: float) -> list[Command]:
-        """Objects are gone: the tasks that made them run again, and before them those whose objects these need and
-        that were let go. What was let go, or is being made again, is not missed.
+        """Objects were lost: resubmit the tasks that made them, and those that make released inputs of these. Objects
+        that were released, or are being recomputed, are ignored.
 
-        Raises GivenUp where what a task made was lost again and again.
+        Raises GivenUp if the results of a task were lost too often.
         """
         gone = [b for b in bundles if self._held[b] and self._state[self._links.maker[b]] != _SUBMITTED]
         for b in gone:
@@ -159,31 +163,31 @@ class RunState:
         for k in makers:
             self._losses[k] = self._losses.get(k, 0) + 1
             if self._losses[k] >= _UNEXPLAINED:
-                raise GivenUp(k, self._losses[k], "what it made was lost")
+                raise GivenUp(k, self._losses[k], "its results were lost")
         self._back(makers, now)
         return self._fill([], now)
 
     def tick(self, now: float) -> list[Command]:
-        """Time has passed: what has been running for longer than `patience` hangs. It is ended, which counts as a
-        failure, and goes again."""
+        """Time has passed: cancel and resubmit tasks that ran for longer than `task_timeout`. This counts as a
+        failure."""
         commands: list[Command] = []
         for task in self.overdue(now):
             commands.append(Cancel(task))
-            commands += self._again(task, f"it did not end within {self._patience:g} s", now)
+            commands += self._again(task, f"it did not end within {self._timeout:g} s", now)
         return self._fill(commands, now) if commands else commands
 
     def overdue(self, now: float) -> list[int]:
-        """The tasks that `tick` would take for hung."""
-        running = {} if self._watch is None else self._watch.running
-        return [task for task, since in running.items() if now - since > (self._patience or 0)]
+        """The tasks that `tick` would cancel."""
+        running = {} if self._started is None else self._started.running
+        return [task for task, since in running.items() if now - since > (self._timeout or 0)]
 
     def began(self, task: int, at: float) -> None:
-        """A task began later than it seemed, as when a worker has to be started for it."""
-        if self._watch is not None and task in self._watch.running:
-            self._watch.running[task] = at
+        """A task started later than assumed, for example because its worker had to be started first."""
+        if self._started is not None and task in self._started.running:
+            self._started.running[task] = at
 
     def waiting(self) -> list[tuple[int, str]]:
-        """The tasks that are not done and what each waits for, those first that nothing keeps from running."""
+        """The tasks that are not done, with what each waits for; those that could run come first."""
         state, found = self._state, []
         for k in self._order:
             if state[k] != _DONE:
@@ -205,7 +209,7 @@ class RunState:
         ready, state, lacking = self._ready, self._state, self._lacking
         while ready and self._flying < self._room:
             k = self._order[ready[0]]
-            can = state[k] == _WAITING and not lacking[k]  # otherwise it was true once
+            can = state[k] == _WAITING and not lacking[k]  # entries can be stale
             if can and not self._fits(k):
                 break
             heapq.heappop(ready)
@@ -214,7 +218,7 @@ class RunState:
         return commands
 
     def _fits(self, task: int) -> bool:
-        """Whether what a task makes, beside what is in flight, is no more than may be made ahead."""
+        """Whether submitting a task keeps the bytes in flight within the limit."""
         return self._ahead is None or self._flying < self._least or self._making + self._makes[task] <= self._ahead
 
     def _submit(self, task: int, now: float) -> Submit:
@@ -225,8 +229,8 @@ class RunState:
         for b in self._links.gives[task]:
             self._held[b] = True
         self._open(task)
-        if self._watch is not None:
-            self._watch.enter(task, {p for p in self._links.before[task] if self._state[p] != _DONE}, now)
+        if self._started is not None:
+            self._started.enter(task, {p for p in self._links.before[task] if self._state[p] != _DONE}, now)
         return Submit(task, self._attempt[task])
 
     def _landed(self, task: int) -> None:
@@ -234,7 +238,7 @@ class RunState:
         self._making -= self._makes[task]
 
     def _open(self, task: int) -> None:
-        """A task waits no more: those after it lack one less."""
+        """A task was submitted: its successors have one unsubmitted predecessor less."""
         lacking, state = self._lacking, self._state
         for c in self._links.after[task]:
             lacking[c] -= 1
@@ -242,9 +246,9 @@ class RunState:
                 heapq.heappush(self._ready, self._rank[c])
 
     def _end(self, task: int, now: float) -> list[Command]:
-        """A task is done: what it was the last to read is let go, and of its own what nobody reads any more.
+        """A task is done: release the objects it was the last to read, and its own results that have no readers left.
 
-        Where that was also the reason to run another one again, there is no reason left: it is done as it is.
+        A task that was to be recomputed only for such an object counts as done, too.
         """
         links, state, held, users = self._links, self._state, self._held, self._users
         commands: list[Command] = []
@@ -256,7 +260,7 @@ class RunState:
             for b in links.reads[k]:
                 users[b] -= 1
                 maker = links.maker[b]
-                if users[b] or state[maker] == _SUBMITTED:  # being made again: let go when it is there
+                if users[b] or state[maker] == _SUBMITTED:  # being recomputed: released when it is done
                     continue
                 unread.append(b)
                 if state[maker] == _WAITING and maker not in ended and self._needless(maker):
@@ -273,8 +277,8 @@ class RunState:
         self._state[task] = _DONE
         self._made[task] = True
         self._undone -= 1
-        if self._watch is not None:
-            self._watch.end(task, now)
+        if self._started is not None:
+            self._started.end(task, now)
 
     def _ran(self, task: int) -> None:
         self._runs[task] += 1
@@ -282,7 +286,7 @@ class RunState:
             self.recomputed[task] = self._runs[task] - 1
 
     def _again(self, task: int, reason: str, now: float, collateral: bool = False) -> list[Command]:
-        """A task that was submitted goes again, unless nobody needs that any more."""
+        """Retry a submitted task, unless its results are not needed any more."""
         counts, limit = (self._unexplained, _UNEXPLAINED) if collateral else (self._failures, self._attempts)
         if not collateral:
             self._ran(task)
@@ -295,11 +299,11 @@ class RunState:
         return []
 
     def _needless(self, task: int) -> bool:
-        """Whether a task that goes again was done before, and all that is still read of it is there."""
+        """Whether a task was done before, and all of its results that still have readers exist."""
         return self._made[task] and all(self._held[b] or not self._users[b] for b in self._links.gives[task])
 
     def _back(self, tasks: Iterable[int], now: float) -> None:
-        """Tasks are to be submitted again, and with them the makers of what they read that is not there any more."""
+        """Return tasks to the waiting state, along with the makers of inputs that do not exist any more."""
         links, state, held = self._links, self._state, self._held
         stack = list(tasks)
         while stack:
@@ -318,8 +322,8 @@ class RunState:
             self._reopen(k, now)
 
     def _reopen(self, task: int, now: float) -> None:
-        if self._watch is not None:
-            self._watch.leave(task, now)
+        if self._started is not None:
+            self._started.leave(task, now)
         self._state[task] = _WAITING
         for c in self._links.after[task]:
             self._lacking[c] += 1
@@ -329,7 +333,7 @@ class RunState:
 
 
 class _Links:
-    """Who reads what of whom: bundles read and given by each task, the tasks before and after it."""
+    """The graph of a plan: bundles that each task reads and gives, its predecessors and successors."""
 
     def __init__(self, plan: Plan):
         n = len(plan.tasks)
@@ -351,20 +355,20 @@ class _Links:
 
 
 def _slots(plan: Plan) -> int:
-    """How many tasks the cluster runs side by side at least: as if all were as large as the largest."""
+    """A lower bound on the concurrent tasks of the cluster: as if all were as large as the largest."""
     cpus = max((task.cpus for task in plan.tasks), default=1) or 1
     gpus = max((task.gpus for task in plan.tasks), default=0)
     return sum([min(w.cpus // cpus, w.gpus // gpus) if gpus else w.cpus // cpus for w in plan.cluster.workers]) or 1
 
 
-class _Watch:
-    """Since when tasks run, as far as that can be told from outside: those with all they need begin in the order in
-    which they got it, as many at a time as there are slots."""
+class _StartTimes:
+    """Estimated start times of running tasks: tasks are assumed to start in the order in which they became ready, as
+    slots become free."""
 
     def __init__(self, after: Sequence[Sequence[int]], slots: int):
         self.running: dict[int, float] = {}
         self._queued: dict[int, None] = {}
-        #: Of each submitted task, those before it that were not done since: once done, it has what it needs of them.
+        #: For each submitted task, its predecessors that were not done yet.
         self._missing: dict[int, set[int]] = {}
         self._after, self._slots = after, max(slots, 1)
 

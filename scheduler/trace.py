@@ -1,8 +1,8 @@
-"""Traces: plans, and what was measured of their runs, as one JSON document.
+"""Traces: plans and measurements of their runs, as one JSON document.
 
-The document is a trace in Chrome's format, which Perfetto and chrome://tracing open: slices by process and thread,
-arrows for what tasks hand to each other, counters for memory. Beside these, under the key `distgrad`, it has what the
-report draws: per plan its tasks, bundles, predictions and measurements. Plain data, made of plain data; draws nothing.
+The document is in Chrome's trace format, which Perfetto and chrome://tracing open: slices by process and thread, arrows
+for data passed between tasks, counters for memory. In addition, the key `distgrad` holds the data of the report: tasks,
+bundles, predictions and measurements of each plan. This module converts plain data and draws nothing.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from distgrad.scheduler.program import CALL, Inner, Step
 from distgrad.scheduler.reports import OpTime, Report, op_text
 from distgrad.scheduler.show.explain import decides, ops_text, summed
 
-#: Of the document; a reader that knows another one says so.
+#: Version of the document format; readers reject other versions.
 FORMAT = 1
-#: Ops that are told of per plan.
+#: Maximum number of ops listed per plan.
 MOST_OPS = 200
-#: Characters of what a task can be found by.
+#: Maximum characters of a task's search text.
 MOST_TEXT = 2000
 
 
 @dataclass
 class Entry:
-    """A plan under its name, with its last run and the seconds of all."""
+    """A named plan with the report of its last run, the number of runs, and their seconds."""
 
     plan: Plan
     name: str
@@ -40,7 +40,7 @@ class Entry:
 
 
 def document(entries: Sequence[Entry], version: str) -> dict[str, Any]:
-    """The trace of these plans; those that never ran are shown as predicted."""
+    """The trace of these plans. Plans without a run are shown as predicted."""
     plans = [_Described(entry) for entry in entries]
     cluster = entries[0].plan.cluster
     workers = [{"cpus": w.cpus, "gpus": w.gpus, "memory": w.memory, "node": w.node} for w in cluster.workers]
@@ -133,7 +133,7 @@ class _Described:
         return sorted(found.values(), key=lambda row: -row["seconds"])[:MOST_OPS]
 
     def _measured(self, report: Report) -> dict[str, Any]:
-        """When and where tasks ran, from the beginning of the run. Places are processes, or threads of one."""
+        """When and where tasks ran, relative to the start of the run. Places are processes, or threads of one."""
         plan, tokens = self._plan, [report.tokens[k] for k in range(len(self._plan.tasks))]
         first = sorted(tokens, key=lambda token: (token.start, token.end))
         nodes = {node: i for i, node in enumerate(dict.fromkeys([token.node for token in first]))}
@@ -161,7 +161,7 @@ class _Described:
 
 
 def _priced(plan: Plan) -> list[list[OpTime]]:
-    """Per step what it should take, by op and line; of a call, the ops inside, found once for all calls of a body."""
+    """The predicted seconds of each step by op and line; for a call, of the ops inside, computed once per body."""
     costs = costs_inside(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
     known: dict[int, list[OpTime]] = {}
     for inside in costs:
@@ -182,7 +182,7 @@ def _added(ops: Iterable[tuple[str, str, float, int]]) -> dict[tuple[str, str], 
 
 
 def _words(steps: Iterable[Step]) -> str:
-    """All ops and lines of these steps, those inside them too: what a task is found by."""
+    """The search text of a task: all ops and lines of its steps, including those inside them."""
     found: set[str] = set()
     called: set[Inner] = set()
     left = list(steps)
@@ -198,13 +198,13 @@ def _words(steps: Iterable[Step]) -> str:
 
 
 def _gathers(step: Step) -> bool:
-    """Whether it brings together what several tasks made; a task that does little else is a node of a reduce tree."""
+    """Whether it combines results of several tasks. A task that does little else is a node of a reduce tree."""
     return any(inner.type == "AddN" or inner.type == "Concat" for inner in step.body or (step,))
 
 
 def _zeros(report: Report) -> dict[str, float]:
-    """By node, what its clock said when the run began. Clocks differ; where one differs so much that its tasks would
-    have begun before the run, or ended after it, it is set right by what is known: they did not."""
+    """The clock of each node at the start of the run. Clocks differ; if tasks of a node seem to start before the run or
+    to end after it, its clock is shifted accordingly."""
     began, ended = report.began, report.began + report.seconds
     spans: dict[str, tuple[float, float]] = {}
     for token in report.tokens.values():
@@ -238,8 +238,7 @@ def _rounded(seconds: float) -> float:
 
 
 def _events(plans: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One process per plan and one thread per worker, so that plans that ran at the same time stand beside each
-    other."""
+    """One process per plan and one thread per worker, so that concurrent plans are shown next to each other."""
     first = min([plan["runs"]["began"] for plan in plans if plan["measured"]], default=0.0)
     made: list[dict[str, Any]] = []
     for pid, plan in enumerate(plans, 1):
@@ -278,7 +277,7 @@ def _slices(plan: dict[str, Any], ran: dict[str, Any], pid: int, offset: float) 
 
 
 def _arrows(plan: dict[str, Any], ran: dict[str, Any], pid: int, offset: float, first: int) -> list[dict[str, Any]]:
-    """From the end of each task to the beginning of those that read what it made, or wait for it."""
+    """Arrows from the end of each task to the start of those that read its results or wait for it."""
     made: list[dict[str, Any]] = []
     for k, task in enumerate(plan["tasks"]):
         for cat, sources in (("bundle", task["reads"]), ("barrier", task["waits"])):

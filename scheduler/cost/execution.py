@@ -33,3 +33,6 @@ class Executions:
 
     on_cpus: Execution = BLOCKED
     on_gpus: Execution = STEP_BY_STEP
+
+
+DEFAULT = Executions()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, convolution, cut_group
+from distgrad.scheduler.cost.execution import BLOCKED, Execution
 from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
 from distgrad.scheduler.joined import joined
 from distgrad.scheduler.passes.fuse import rows_of
@@ -73,20 +74,40 @@ class Footprint(NamedTuple):
 
 
 def footprint(
-    steps: Sequence[Step], types: Sequence[Spec], nbytes: Sequence[int], gives: Sequence[int], cpus: int = 1
+    steps: Sequence[Step],
+    types: Sequence[Spec],
+    nbytes: Sequence[int],
+    gives: Sequence[int],
+    cpus: int = 1,
+    execution: Execution = BLOCKED,
 ) -> Footprint:
     """Of a task with these steps, which hands on `gives`; `nbytes` has the bytes of every value."""
+    found = _in_arena(steps, types, nbytes, gives, cpus) if execution.has_arena else _live(steps, types, nbytes, gives)
+    calls = [step for step in steps if step.type == CALL]
+    return _with_calls(found, calls, nbytes, cpus, execution) if calls else found
+
+
+def _live(steps: Sequence[Step], types: Sequence[Spec], nbytes: Sequence[int], gives: Sequence[int]) -> Footprint:
+    """Without an arena: the values that are live at the same time, when groups run step by step."""
+    flat = [inner for step in steps for inner in step.body or (step,)]
+    peak, _, _ = Liveness(flat, nbytes, types, gives).run()
+    return Footprint(0, peak, 0, STEP_BYTES * sum([step.type != "Const" for step in flat]))
+
+
+def _in_arena(
+    steps: Sequence[Step], types: Sequence[Spec], nbytes: Sequence[int], gives: Sequence[int], cpus: int
+) -> Footprint:
     bodies = [joined(step, types) if step.body else () for step in steps]
     arena, arrays = _Lives(Liveness(steps, nbytes, types, gives), bodies).run()
     compiled = sum([step.type != "Const" for step in steps])
-    found = Footprint(arena, arrays, _Scratch(types, cpus).of(steps, bodies), STEP_BYTES * compiled)
-    calls = [step for step in steps if step.type == CALL]
-    return _with_calls(found, calls, nbytes, cpus) if calls else found
+    return Footprint(arena, arrays, _Scratch(types, cpus).of(steps, bodies), STEP_BYTES * compiled)
 
 
-def _with_calls(found: Footprint, calls: Sequence[Step], nbytes: Sequence[int], cpus: int) -> Footprint:
+def _with_calls(
+    found: Footprint, calls: Sequence[Step], nbytes: Sequence[int], cpus: int, execution: Execution
+) -> Footprint:
     """Bodies that are called are compiled as parts of the task: one after another they use the same memory."""
-    inside = [_inside(step.attrs["inner"], cpus) for step in calls]
+    inside = [_inside(step.attrs["inner"], cpus, execution) for step in calls]
     results = [sum([nbytes[v] for v in step.outputs]) for step in calls]
     return Footprint(
         found.arena + max([each.arena for each in inside]),
@@ -97,9 +118,9 @@ def _with_calls(found: Footprint, calls: Sequence[Step], nbytes: Sequence[int], 
 
 
 @lru_cache(maxsize=64)
-def _inside(inner: Inner, cpus: int) -> Footprint:
+def _inside(inner: Inner, cpus: int, execution: Execution) -> Footprint:
     program = inner.program
-    return footprint(program.steps, program.types, value_bytes(program.types), program.fetches, cpus)
+    return footprint(program.steps, program.types, value_bytes(program.types), program.fetches, cpus, execution)
 
 
 class _Lives:

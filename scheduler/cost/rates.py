@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from distgrad.scheduler.cluster import Machine
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group
+from distgrad.scheduler.cost.execution import BLOCKED, Execution
 from distgrad.scheduler.cost.work import Product, Work, nbytes
 from distgrad.scheduler.cost.work_table import rule_of
 from distgrad.scheduler.program import Step
@@ -48,8 +49,9 @@ class Terms(NamedTuple):
 class CostModel:
     """Costs of steps on `cpus` cores of one machine. Equal steps are priced once."""
 
-    def __init__(self, machine: Machine, cpus: int = 1):
+    def __init__(self, machine: Machine, cpus: int = 1, execution: Execution = BLOCKED):
         self.machine = machine
+        self.execution = execution
         self.cpus = max(cpus, 1)
         self._works: dict[Any, Work] = {}
         self._costs: dict[Any, Cost] = {}
@@ -70,9 +72,7 @@ class CostModel:
 
     def terms(self, work: Work) -> Terms:
         """The seconds of some work."""
-        machine, threads = self.machine, min(self.cpus, work.blocks)
-        pieces = self.cpus * len([p for p in work.products if self._is_cut(p)]) if threads == 1 else work.calls
-        used = self.cpus if pieces else threads
+        machine, threads, pieces, used = self.machine, *self._threads(work)
         return Terms(
             sum([self._product(p) for p in work.products]),
             (work.elementwise / machine.elementwise + work.transcendental / machine.transcendental) / threads,
@@ -81,6 +81,14 @@ class CostModel:
             work.calls * machine.kernel_seconds + (pieces * machine.spread_seconds if used > 1 else 0.0),
             used,
         )
+
+    def _threads(self, work: Work) -> tuple[int, float, int]:
+        """The threads that share elements; the pieces that are handed to threads; the threads that are used at all."""
+        if self.execution.splits_steps:
+            return self.cpus, 0.0, self.cpus
+        threads = min(self.cpus, work.blocks)
+        pieces = self.cpus * len([p for p in work.products if self._is_cut(p)]) if threads == 1 else work.calls
+        return threads, pieces, self.cpus if pieces else threads
 
     def on_fresh(self, cost: Cost, results: Sequence[Spec]) -> Cost:
         """The cost of a step that writes these results into newly allocated memory."""
@@ -112,17 +120,34 @@ class CostModel:
         if found is None:
             _make_room(self._works)
             ins, outs = [types[v] for v in step.inputs], [types[v] for v in step.outputs]
-            found = self._works[key] = rule_of(step.type).work(ins, outs, step.attrs)
+            found = rule_of(step.type).work(ins, outs, step.attrs)
+            if not self.execution.in_blocks:
+                found = found._replace(calls=min(found.calls, 1.0), blocks=1)
+            self._works[key] = found
         return found
 
     def _group(self, step: Step, types: Sequence[Spec]) -> Work:
-        """Steps of a group work in cache, block by block; only its inputs and outputs move through memory."""
+        """Steps of a group work in cache, block by block; only its inputs and outputs move through memory. A backend
+        that has no blocks runs them one by one."""
         works = [self._single(inner, types, _key(inner, types)) for inner in step.body]
+        if not self.execution.in_blocks:
+            return _one_by_one(works)
         cut = cut_group(step)
         moved = nbytes([types[v] for v in (*step.inputs, *step.outputs)])
         elementwise, transcendental = sum([w.elementwise for w in works]), sum([w.transcendental for w in works])
         irregular, calls = sum([w.irregular for w in works]), cut.blocks * sum([w.calls for w in works])
         return Work((), elementwise, transcendental, irregular, moved, calls, cut.blocks if cut.shared else 1)
+
+
+def _one_by_one(works: Sequence[Work]) -> Work:
+    return Work(
+        tuple([p for w in works for p in w.products]),
+        sum([w.elementwise for w in works]),
+        sum([w.transcendental for w in works]),
+        sum([w.irregular for w in works]),
+        sum([w.nbytes for w in works]),
+        sum([w.calls for w in works]),
+    )
 
 
 def _key(step: Step, types: Sequence[Spec]) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from distgrad.registry import view_of
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost.execution import BLOCKED, DEFAULT, Execution, Executions
 from distgrad.scheduler.cost.footprint import is_placed
 from distgrad.scheduler.cost.rates import Cost, CostModel
 from distgrad.scheduler.devices import check_devices, parse
@@ -23,9 +24,12 @@ class Needs:
 
     cpus: int = 1
     gpus: int = 0
+    execution: Execution = BLOCKED
 
 
-def needs_of(program: Program, cluster: Cluster, options: Options) -> dict[str | None, Needs]:
+def needs_of(
+    program: Program, cluster: Cluster, options: Options, executions: Executions = DEFAULT
+) -> dict[str | None, Needs]:
     """By device of the program; DeviceError for one that the cluster cannot serve. By default a task gets the cpus of
     the smallest worker: it then fits any of them, and their number, on which bits depend, does not change with the
     number of workers."""
@@ -37,15 +41,13 @@ def needs_of(program: Program, cluster: Cluster, options: Options) -> dict[str |
         raise ValueError(f"cpus_per_task is {cpus}, but the largest worker of cluster {cluster.name!r} has {most} cpus")
     check_devices(program, cluster, cpus)
     devices = dict.fromkeys([step.device for step in program.steps])
-    return {device: Needs(cpus, parse(device).gpus) for device in devices}
+    gpus = {device: parse(device).gpus for device in devices}
+    return {device: Needs(cpus, n, executions.on_gpus if n else executions.on_cpus) for device, n in gpus.items()}
 
 
 def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[Cost]:
     """The predicted cost of every step. Results that are not placed in the arena lie in fresh memory."""
-    models = {
-        device: CostModel(cluster.gpu if need.gpus and cluster.gpu else cluster.machine, need.cpus)
-        for device, need in needs.items()
-    }
+    models = {device: _model(cluster, need) for device, need in needs.items()}
     types, wanted = program.types, set(program.wanted)
     costs = []
     called: dict[Inner, Cost] = {}
@@ -58,12 +60,24 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
             continue
         model = models[step.device]
         cost = model.cost(step, types)
-        if not is_placed(step.type) and step.type != "Const" and view_of(step.type) is None:
+        if model.execution.has_arena and _is_allocated(step.type):
             cost = model.on_fresh(cost, [types[v] for v in step.outputs])
         elif not wanted.isdisjoint(step.outputs):
             cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
         costs.append(cost)
     return costs
+
+
+def _model(cluster: Cluster, need: Needs) -> CostModel:
+    """The rates of a GPU are those of all of it, whatever the cpus of its task."""
+    if need.gpus and cluster.gpu:
+        return CostModel(cluster.gpu, 1, need.execution)
+    return CostModel(cluster.machine, need.cpus, need.execution)
+
+
+def _is_allocated(op_type: str) -> bool:
+    """Whether results are arrays of their own in spite of the arena."""
+    return not is_placed(op_type) and op_type != "Const" and view_of(op_type) is None
 
 
 def costs_inside(

@@ -123,7 +123,7 @@ def _task(
     steps = [program.steps[i] for i in members]
     device = next((s.device for i, s in zip(members, steps, strict=True) if draft.of[i] >= 0), None)
     needs = draft.needs.get(device, Needs())
-    inner = footprint(steps, program.types, nbytes, gives, needs.cpus).total
+    inner = footprint(steps, program.types, nbytes, gives, needs.cpus, needs.execution).total
     return Task(
         steps=tuple(members),
         reads=reads,

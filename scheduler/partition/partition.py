@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from distgrad.errors import BudgetError
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost.execution import DEFAULT, Executions
 from distgrad.scheduler.cost.memory import largest, refusal, refuse
 from distgrad.scheduler.partition.assemble import COPIED, Draft, assemble
 from distgrad.scheduler.partition.candidates import best_first
@@ -31,7 +32,9 @@ CHUNK_PAYS = 2
 SMALLER = (4, 16, 64)
 
 
-def partition(program: Program, cluster: Cluster, options: Options | None = None) -> Plan:
+def partition(
+    program: Program, cluster: Cluster, options: Options | None = None, executions: Executions = DEFAULT
+) -> Plan:
     """The plan for a program, as the passes leave it, on this cluster; BudgetError where no plan keeps within the
     memory, DeviceError where the cluster has no such device.
 
@@ -47,8 +50,8 @@ def partition(program: Program, cluster: Cluster, options: Options | None = None
     options = options or Options()
     with planning():
         if cluster.engine == "local":
-            return _partition(Priced.of(program, cluster, options))
-        work = Priced.of(joins(program, options.fan_in), cluster, options)
+            return _partition(Priced.of(program, cluster, options, executions))
+        work = Priced.of(joins(program, options.fan_in), cluster, options, executions)
         plan = _partition(work)
         sums = _sums_between_tasks(plan)
         return _better(plan, chunks(work.program, sums, work.slots)) if sums and work.slots > 1 else plan
@@ -106,7 +109,7 @@ def _sums_between_tasks(plan: Plan) -> set[int]:
 def _better(plan: Plan, program: Program) -> Plan:
     """Cutting large sums pays where workers have time for them and their chunks need not be put together."""
     try:
-        other = _partition(Priced.of(program, plan.cluster, plan.options, CHUNK_PAYS))
+        other = _partition(Priced.of(program, plan.cluster, plan.options, plan.executions, CHUNK_PAYS))
     except BudgetError:
         return plan
     return other if other.predictions.seconds < plan.predictions.seconds else plan
@@ -129,7 +132,7 @@ def _plan(work: Priced, groups: Groups) -> Plan:
         work_seconds=sum([task.seconds for task in tasks]),
         critical_seconds=timeline.critical_seconds,
     )
-    return Plan(program, tuple(placed), tuple(bundles), cluster, work.options, predictions)
+    return Plan(program, tuple(placed), tuple(bundles), cluster, work.options, predictions, work.executions)
 
 
 def _tasks_of(work: Priced, groups: Groups) -> tuple[list[int], int]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distgrad.scheduler.cluster import Cluster
+from distgrad.scheduler.cost.execution import Executions
 from distgrad.scheduler.cost.memory import given_bytes, value_bytes
 from distgrad.scheduler.cost.step_costs import Needs, needs_of, prices
 from distgrad.scheduler.partition.nodes import Nodes
@@ -24,6 +25,7 @@ class Priced:
     program: Program
     cluster: Cluster
     options: Options
+    executions: Executions
     needs: dict[str | None, Needs]
     seconds: list[float]
     flops: list[float]
@@ -37,14 +39,17 @@ class Priced:
     pays: int
 
     @classmethod
-    def of(cls, program: Program, cluster: Cluster, options: Options, pays: int = PAYS) -> Priced:
-        needs = needs_of(program, cluster, options)
+    def of(
+        cls, program: Program, cluster: Cluster, options: Options, executions: Executions, pays: int = PAYS
+    ) -> Priced:
+        needs = needs_of(program, cluster, options, executions)
         costs = prices(program, cluster, needs)
         seconds, flops = [c.seconds for c in costs], [c.flops for c in costs]
         nbytes, free = value_bytes(program.types), recomputed_per_task(program)
         nodes, given = _nodes(program, seconds, nbytes, free, {device: k for k, device in enumerate(needs)})
         outside = given_bytes(program)
-        return cls(program, cluster, options, needs, seconds, flops, nbytes, free, nodes, given, outside, pays)
+        priced = seconds, flops, nbytes, free, nodes, given, outside, pays
+        return cls(program, cluster, options, executions, needs, *priced)
 
     @property
     def slots(self) -> int:

@@ -119,7 +119,7 @@ BROKEN: dict[str, tuple[Callable[[], Plan], str]] = {
         lambda: replace(good(), bundles=good().bundles[:1]),
         "task 1 gives value 3, which is in no bundle",
     ),
-    "bundle of no task": (lambda: bundle(good(), 0, task=7), "bundle 0 is of no task"),
+    "bundle of no task": (lambda: bundle(good(), 0, task=7), "bundle 0 has no task"),
     "bundle split": (
         lambda: replace(
             bundle(good(), 1, values=(3,)), bundles=(*good().bundles, replace(good().bundles[1], values=(4,)))

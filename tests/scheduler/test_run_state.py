@@ -136,7 +136,7 @@ def test_a_task_that_itself_fails_too_often_is_given_up() -> None:
     state = started(CHAIN, attempts=3)
     state.failed(0, "its worker died", 1.0)
     state.failed(0, "its worker died", 2.0)
-    with pytest.raises(GivenUp, match=r"task 0 failed 3 times, .*; the last time: out of memory") as e:
+    with pytest.raises(GivenUp, match=r"task 0 failed 3 times and is not retried; the last failure: out of memory") as e:
         state.failed(0, "out of memory", 3.0)
     assert (e.value.task, e.value.attempts, e.value.reason) == (0, 3, "out of memory")
 
@@ -243,7 +243,7 @@ def test_what_is_lost_again_and_again_is_given_up_in_the_end() -> None:
     for _ in range(99):
         assert len(state.lost([0], 1.0)) == 1
         assert after(state, 0).finished
-    with pytest.raises(GivenUp, match=r"task 0 failed 100 times, .*: what it made was lost"):
+    with pytest.raises(GivenUp, match=r"task 0 failed 100 times .*: its results were lost"):
         state.lost([0], 1.0)
 
 
@@ -257,44 +257,44 @@ def test_objects_that_are_lost_together_are_made_again_once() -> None:
 
 
 def test_a_task_that_hangs_is_ended_and_goes_again() -> None:
-    state = started(CHAIN, patience=10.0)
+    state = started(CHAIN, task_timeout=10.0)
     assert (state.tick(10.0), state.tick(10.5)) == ([], [Cancel(0), Submit(0, 2)])
 
 
 def test_time_spent_waiting_for_what_a_task_reads_is_no_hang() -> None:
-    state = started(CHAIN, patience=10.0)
+    state = started(CHAIN, task_timeout=10.0)
     state.done(0, 9.0)
     assert (state.tick(18.0), state.tick(19.5)) == ([], [Cancel(1), Submit(1, 2)])
 
 
 def test_time_spent_waiting_for_a_worker_is_no_hang() -> None:
     """two tasks on one worker"""
-    state = started(drawn(2, [(0, (), True), (1, (), True)], workers=1), patience=10.0)
+    state = started(drawn(2, [(0, (), True), (1, (), True)], workers=1), task_timeout=10.0)
     state.done(0, 9.0)
     assert (state.tick(18.0), state.tick(19.5)) == ([], [Cancel(1), Submit(1, 2)])
 
 
 def test_how_many_run_side_by_side_can_be_told() -> None:
-    state = started(drawn(2, [(0, (), True), (1, (), True)], workers=1), patience=10.0, slots=2)
+    state = started(drawn(2, [(0, (), True), (1, (), True)], workers=1), task_timeout=10.0, slots=2)
     assert state.tick(11.0) == [Cancel(0), Cancel(1), Submit(0, 2), Submit(1, 2)]
 
 
 def test_a_hang_counts_as_a_failure() -> None:
-    state = started(CHAIN, attempts=2, patience=10.0)
+    state = started(CHAIN, attempts=2, task_timeout=10.0)
     state.tick(11.0)
-    with pytest.raises(GivenUp, match=r"task 0 failed 2 times, .*: it did not end within 10 s"):
+    with pytest.raises(GivenUp, match=r"task 0 failed 2 times .*: it did not end within 10 s"):
         state.tick(22.0)
 
 
 def test_a_task_that_had_to_wait_for_a_worker_has_its_time_from_then_on() -> None:
-    state = started(CHAIN, patience=10.0)
+    state = started(CHAIN, task_timeout=10.0)
     assert state.overdue(11.0) == [0]
     state.began(0, 6.0)
     assert (state.overdue(11.0), state.tick(11.0)) == ([], [])
     assert state.tick(17.0) == [Cancel(0), Submit(0, 2)]
 
 
-def test_without_patience_nothing_hangs() -> None:
+def test_without_a_timeout_nothing_hangs() -> None:
     assert started(CHAIN).tick(1e9) == []
 
 
@@ -320,7 +320,7 @@ def test_of_many_tasks_that_are_waited_for_three_are_named() -> None:
 
 # -- random runs -------------------------------------------------------------------------------------------------
 
-PATIENCE, ATTEMPTS = 10.0, 4
+TASK_TIMEOUT, ATTEMPTS = 10.0, 4
 FLYING, THERE, GONE = "flying", "there", "gone"
 
 
@@ -338,7 +338,7 @@ class World:
         self.gives: list[list[int]] = [[b for b, x in enumerate(plan.bundles) if k == x.task] for k in self.tasks]
         self.room, self.slots, self.ahead = choose((1, 2, 3, 8, 100)), choose((None, 1, 2, 100)), choose((None, 0, 40))
         order = sorted(self.tasks, key=lambda k: (k // choose((1, 4)), k))
-        self.state = RunState(plan, order, self.room, ATTEMPTS, PATIENCE, self.slots, self.ahead)
+        self.state = RunState(plan, order, self.room, ATTEMPTS, TASK_TIMEOUT, self.slots, self.ahead)
         self.now = 0.0
         #: Objects by what became of them, and those that the driver was told are gone.
         self.objects: dict[tuple[int, int], str] = {}
@@ -488,7 +488,7 @@ class World:
     def wait_for_hangs(self) -> None:
         """Nothing moves any more but the clock: one of the tasks that hang is found out."""
         before = len(self.hanging)
-        self.now += 2 * PATIENCE
+        self.now += 2 * TASK_TIMEOUT
         self.obey(self.state.tick(self.now))
         assert len(self.hanging) < before
 

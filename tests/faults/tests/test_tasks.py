@@ -48,7 +48,7 @@ def test_a_task_that_always_dies_is_given_up_after_its_attempts(play: Callable[.
     found = play(_trouble_twice, scenes.die)
     assert found.kind == "TaskFailed"
     assert re.search(r"'FaultsDie' \(at scenes.py:\d+\)", found.error)
-    assert "failed 2 times, which is as often as it may; the last time: WorkerCrashedError" in found.error
+    assert "failed 2 times and is not retried; the last failure: WorkerCrashedError" in found.error
     assert found.weights == (1.0, 2.0)
 
 
