@@ -68,7 +68,7 @@ def _add_tree(terms: list[Term], t: Tensor) -> Term:
 
 
 def _add_sparse(terms: list[Term], t: Tensor) -> Term:
-    """Sparse terms alone stay sparse: their rows are put one after another. One dense term makes the sum dense."""
+    """Sparse terms alone stay sparse: their rows are concatenated. One dense term makes the sum dense."""
     sparse = [g for g in terms if isinstance(g, IndexedSlices)]
     if len(sparse) < len(terms):
         missing = next((g for g in sparse if g.dense_shape is None), None)

@@ -1,7 +1,7 @@
 """The gradient of a Call.
 
-The gradient of a call is again a call. Its body is a copy of the forward body with the backward ops behind it. What the
-forward part computes is not computed again: lowering lays all bodies out flat, and a pass merges what is equal.
+The gradient of a call is again a call. Its body is a copy of the forward body followed by the backward ops. The forward
+part is not computed twice: lowering inlines all bodies, and common subexpressions are merged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from distgrad.types import Spec, trainable
 class GradientBody(FuncGraph):
     """A copy of a forward body, in which its gradient is built.
 
-    A gradient rule may hold tensors of the forward body (closures of custom_gradient do): they stand for their copies.
+    A gradient function may refer to tensors of the forward body, as closures of custom_gradient do; each is replaced by
+    its copy.
     """
 
     def __init__(self, forward: FuncGraph, outer: Graph | None):
@@ -73,11 +74,11 @@ class GradientBody(FuncGraph):
 
 
 def gradient_of(body: FuncGraph, outer: Graph | None, total: bool = False) -> Traced:
-    """The body that takes what `body` takes and the gradients of its outputs, and gives the gradients of its inputs.
+    """The backward body: takes the inputs of `body` and the gradients of its outputs, returns gradients of its inputs.
 
-    In general it takes the gradients of the float and complex outputs and gives None where there is no path; a `total`
-    one takes those of all outputs and gives zeros there. Built once per body, unless a rule captured something from
-    around the call, which may be another thing at the next one.
+    By default it takes the gradients of float and complex outputs only and returns None for unconnected inputs. With
+    `total` it takes the gradients of all outputs and returns zeros instead. It is built once per body, unless a
+    gradient function captured a tensor of the enclosing graph, which may differ at the next call.
     """
     known = body.memo("gradients")
     made: Traced | None = known.get((total, outer))
@@ -86,7 +87,7 @@ def gradient_of(body: FuncGraph, outer: Graph | None, total: bool = False) -> Tr
             made = _build_gradient(body, outer, total)
         except NotPure as e:
             raise ValueError(_assigning(body, str(e))) from None
-        if made.body.impure:  # a bare `except:` of the user's caught it
+        if made.body.impure:  # a bare `except:` in user code swallowed NotPure
             raise ValueError(_assigning(body, "a variable is assigned in the body of a call"))
         if not made.body.captures:
             known[total, outer] = made
@@ -95,8 +96,8 @@ def gradient_of(body: FuncGraph, outer: Graph | None, total: bool = False) -> Tr
 
 def _assigning(body: FuncGraph, what: str) -> str:
     return (
-        f"the gradient of {body.name}: {what}. A gradient function of a function that is called in a graph must not "
-        f"assign. Return what is to be stored from the function, and assign it outside."
+        f"the gradient of {body.name}: {what}. The gradient function of a function that is called in a graph must not "
+        f"assign variables. Return the new value from the function, and assign it outside."
     )
 
 

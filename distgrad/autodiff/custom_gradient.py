@@ -1,4 +1,4 @@
-"""Functions with a gradient of their own: custom_gradient.
+"""Functions that define their own gradient: custom_gradient.
 
 In a graph the outputs, the arguments and the variables of a call go through one IdentityN op, which carries the
 function's grad_fn as its gradient; only the outputs are handed out. Nothing inside the function is differentiated.
@@ -27,19 +27,20 @@ Function = Callable[..., Any]
 
 
 def custom_gradient(f: Function | None = None) -> Any:
-    """Decorator for a function that says itself what its gradient is.
+    """Decorator for a function that defines its own gradient.
 
-    f takes tensors (or nestings of them) and returns `(y, grad_fn)`. `y` is what a call gives: a tensor or a nesting of
-    tensors. `grad_fn` takes one gradient per tensor of y and returns one gradient, or None, per positional argument; it
-    is called when gradients() reaches y. A second derivative differentiates what grad_fn computed.
+    f takes tensors (or nested structures of them) and returns `(y, grad_fn)`. `y`, a tensor or a nested structure of
+    tensors, is the result of the call. `grad_fn` takes one gradient per tensor of y and returns one gradient, or None,
+    per positional argument; it is called when gradients() reaches y. A second derivative differentiates the ops that
+    grad_fn built.
 
-    Every positional argument becomes a tensor and has a gradient, Python numbers too. Keyword arguments are handed to f
-    as they are and have none: what depends on a tensor given by keyword is constant for gradients().
+    Every positional argument, including Python numbers, becomes a tensor and has a gradient. Keyword arguments are
+    passed to f unchanged and have no gradient: gradients() treats tensors passed by keyword as constants.
 
-    If y depends on trainable variables otherwise than through the arguments, grad_fn takes them as `variables=` (a
-    list, sorted by name) and returns `(gradients of arguments, gradients of variables)`.
+    If y depends on trainable variables other than through its arguments, grad_fn takes them as `variables=` (a list,
+    sorted by name) and returns `(gradients of arguments, gradients of variables)`.
 
-    Outside any graph a call just gives y.
+    Outside any graph a call simply returns y.
 
     >>> import distgrad as dg
     >>> @dg.custom_gradient
@@ -58,7 +59,7 @@ def custom_gradient(f: Function | None = None) -> Any:
 
 
 class Decorated:
-    """A decorated function. As a method it binds like one: the instance is not an argument."""
+    """A decorated function. It binds like a method: the instance is not counted as an argument."""
 
     def __init__(self, f: Function, call: Callable[[Function, Any, Any], Any], decorator: str):
         if not callable(f):
@@ -95,7 +96,7 @@ def apply(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _build(graph: Graph, f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     arguments = [_argument(f, args, i, x) for i, x in enumerate(nest.flatten(args))]
-    # f gets tensors of its own: what it makes of its arguments is told from what it makes of closed-over tensors.
+    # f gets fresh tensors, so that ops on its arguments can be told from ops on closed-over tensors.
     begin = len(graph.ops)
     inside = [renamed(graph, t) for t in arguments]
     y, grad_fn = _pair(f, f(*nest.unflatten(args, inside), **kwargs))
@@ -107,8 +108,8 @@ def _build(graph: Graph, f: Function, args: tuple[Any, ...], kwargs: dict[str, A
     if variables and not _takes_variables(grad_fn):
         raise TypeError(
             f"custom_gradient: {_called(f)} depends on {_listed(variables)}, so its grad_fn must take a keyword "
-            f"argument `variables` and return (gradients of arguments, gradients of variables). Where constants are "
-            f"meant, use stop_gradient(), or variables with trainable=False."
+            f"argument `variables` and return (gradients of arguments, gradients of variables). For constants, "
+            f"use stop_gradient(), or variables with trainable=False."
         )
     made = identity_n([*outputs, *arguments, *variables], name=_op_name(f))
     made[0].op.gradient = _rule(f, grad_fn, args, len(outputs), variables)
@@ -116,7 +117,7 @@ def _build(graph: Graph, f: Function, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _rule(f: Function, grad_fn: Function, args: Any, count: int, variables: list[Variable]) -> Function:
-    """grad_fn as the gradient function of the op: nothing to the outputs' slots, its results to the others."""
+    """grad_fn as the op's gradient function: None for the inputs that are outputs of f, its results for the others."""
 
     def rule(op: Operation, *grads: Any) -> list[Any]:
         where = f"{name_of(f)} (called at {op.source})"
@@ -144,7 +145,7 @@ def _rule(f: Function, grad_fn: Function, args: Any, count: int, variables: list
 
 
 def cut(items: Sequence[Any], last: int) -> tuple[list[Any], list[Any]]:
-    """All but the last few, and those."""
+    """Split off the last `last` items."""
     return list(items[: len(items) - last]), list(items[len(items) - last :])
 
 
@@ -165,7 +166,7 @@ def _split(made: Any, where: str, variables: Sequence[Variable]) -> tuple[Any, l
 
 
 def _misfit(g: Any, x: Tensor) -> Exception | None:
-    """What is wrong with a gradient of x. What is no tensor yet is converted and checked by gradients()."""
+    """The error if `g` cannot be a gradient of x. Values that are not tensors are checked later, by gradients()."""
     if not isinstance(g, Tensor | IndexedSlices) or not trainable(x.dtype):
         return None
     if g.dtype != x.dtype:
@@ -176,10 +177,10 @@ def _misfit(g: Any, x: Tensor) -> Exception | None:
 
 
 def variables_behind(outputs: Sequence[Tensor], arguments: Iterable[Tensor], begin: int) -> list[Variable]:
-    """The trainable variables that outputs differentiably depend on, not through the arguments; sorted by name.
+    """The trainable variables that outputs differentiably depend on other than through the arguments, sorted by name.
 
-    Of the ops of their graph, those before `begin` do not depend on the arguments: what lies behind them is the same
-    for every call, and the graph remembers it.
+    Ops created before `begin` do not depend on the arguments, so their variables are the same for every call and are
+    cached in the graph.
     """
     graph = outputs[0].graph
     seen, stack = set(arguments), list(outputs)
@@ -198,7 +199,7 @@ def variables_behind(outputs: Sequence[Tensor], arguments: Iterable[Tensor], beg
 
 
 def _variables_of(op: Operation) -> frozenset[Variable]:
-    """All variables that an op differentiably depends on, here and in the graphs around; each op is looked at once."""
+    """All variables that an op differentiably depends on, here and in enclosing graphs; visits each op once."""
     stack = [op]
     while stack:
         op = stack[-1]
@@ -226,7 +227,7 @@ def _union(sets: Sequence[frozenset[Variable]]) -> frozenset[Variable]:
 
 
 def _differentiable(op: Operation) -> bool:
-    """A gradient that nobody has written is not the same as no gradient: custom_gradient is where it may be given."""
+    """True as well if no gradient is registered: custom_gradient may be there to provide it."""
     try:
         return gradient_function(op) is not None
     except LookupError:
@@ -244,7 +245,7 @@ def _takes_variables(grad_fn: Function) -> bool:
 
 
 def renamed(graph: Graph, t: Tensor) -> Tensor:
-    """The same value as a new tensor, whatever gradient_override_map says of Identity."""
+    """The same value as a new tensor; gradient_override_map does not apply to it."""
     with graph._setting("_overrides", {}):
         made: Tensor = identity(t)
     return made
@@ -264,7 +265,7 @@ def _argument(f: Function, args: Any, i: int, x: Any) -> Any:
     except TypeError as e:
         raise TypeError(
             f"custom_gradient: argument {_argument_names(f, args)[i]} of {_called(f)} cannot become a tensor: {e}. "
-            f"Pass what is no array by keyword."
+            f"Pass anything that is not an array by keyword."
         ) from None
 
 
@@ -291,7 +292,7 @@ def _output(f: Function, y: Any) -> Any:
 
 
 def _argument_names(f: Function, args: Sequence[Any]) -> list[str]:
-    """How one would write each leaf of the arguments, by the names that f gives its parameters."""
+    """The expression of each leaf of the arguments, after the parameter names of f."""
     return [name for name, _ in named_leaves(signature_of(f), args, {})]
 
 

@@ -1,7 +1,7 @@
-"""data_parallel: one function on shards of a batch, its results put together again.
+"""data_parallel: runs a function on shards of a batch and reduces the results.
 
-Cuts the arguments, traces the function once per shape of a shard, and adds up what the shards give. Which shards run
-side by side, and in which tasks the sums are, is the planner's business: this module knows no workers.
+Splits the arguments, traces the function once per shard shape, and sums or averages the results. The planner decides
+which shards run in parallel and which tasks compute the sums; this module knows nothing of workers.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ REDUCTIONS = ("mean", "sum")
 
 
 def data_parallel(fn: Callable[..., Any], shards: int, *, batch: Any = None, reduction: str = "mean") -> DataParallel:
-    """The function that runs `fn` on each of `shards` parts of a batch, and adds up or averages what they give.
+    """Return a function that runs `fn` on each of `shards` parts of a batch and sums or averages the results.
 
-    With `reduction="mean"` every leaf of the result is the mean over all rows: what fn would give for the whole batch,
-    where that is a mean over its rows, as a loss and its gradients are. Shards of unequal size count by their rows.
-    With "sum" it is the sum of what the shards give, for losses that are sums over rows. Results must not have rows of
-    their own; None stays None, and a sparse gradient (IndexedSlices) stays sparse.
+    With `reduction="mean"` every leaf of the result is the mean over all rows, with shards weighted by their rows. This
+    equals `fn` of the whole batch if `fn` returns a mean over rows, as most losses and their gradients do. With "sum"
+    it is the sum over the shards, for losses that are sums over rows. Results must not have a batch axis. None stays
+    None, and a sparse gradient (IndexedSlices) stays sparse.
 
-    The result depends on the number of shards, in its last bits, and never on the number of workers: more shards than
-    workers are normal. Random numbers are the caller's business: a key that is not split is the same in all shards.
+    The last bits of the result depend on the number of shards, never on the number of workers; more shards than workers
+    is normal. Split random keys yourself: a key that is not part of the batch is the same in all shards.
 
     Args:
-        fn: of arrays and nestings of them. It is traced once per shape of a shard, and must not assign variables.
-        shards: how many; sizes are those of np.array_split along axis 0.
-        batch: the arguments to split, by position or name (one, or a sequence). By default, for a function made by
-            grad, value_and_grad, jacobian or hessian, all with arrays but those that are differentiated; for any other,
-            all arguments with arrays.
+        fn: function of arrays or nested structures of them. It is traced once per shard shape and must not assign
+            variables.
+        shards: number of shards; their sizes are those of np.array_split along axis 0.
+        batch: the arguments to split, by position or name (one, or a sequence). The default is all arguments that
+            contain arrays, except those that grad, value_and_grad, jacobian or hessian differentiate if `fn` was made
+            by one of them.
         reduction: "mean" or "sum".
 
     >>> import distgrad as dg
@@ -62,11 +63,11 @@ def data_parallel(fn: Callable[..., Any], shards: int, *, batch: Any = None, red
 
 
 class _Pieces(list[Any]):
-    """An argument cut into shards: one nesting for each. A type of its own, so that signatures tell it from a list."""
+    """An argument split into shards, one structure for each. A separate type, so that its signature is not a list's."""
 
 
 class DataParallel(Function):
-    """What data_parallel makes of a function: called, planned and cached as what @distgrad.function makes."""
+    """The result of data_parallel: called, planned and cached like a @distgrad.function."""
 
     def __init__(self, fn: Callable[..., Any], shards: int, batch: tuple[int | str, ...] | None, mean: bool):
         @functools.wraps(fn, updated=())
@@ -82,10 +83,10 @@ class DataParallel(Function):
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
-    # -- cutting -------------------------------------------------------------------------------------------------
+    # -- splitting -----------------------------------------------------------------------------------------------
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The arguments with those of the batch cut: outside a graph views of arrays, which are fed one by one."""
+        """The arguments with those of the batch split; outside a graph into views of the arrays, fed separately."""
         args, kwargs = super()._canonical(args, kwargs)
         places = self._places(args, kwargs)
         bounds = self._bounds(self._rows(args, kwargs, places))
@@ -118,14 +119,14 @@ class DataParallel(Function):
         for name, x in self._leaves(args, kwargs, places):
             if not is_array(x):
                 raise TypeError(
-                    f"{self.name}: the argument {name} is {brief(x)}, no array, and cannot be split. {_NAME}"
+                    f"{self.name}: the argument {name} is {brief(x)}, not an array, and cannot be split. {_NAME}"
                 )
             shape = np.shape(x) if not hasattr(x, "shape") else x.shape
             if not shape:
                 raise ValueError(f"{self.name}: the argument {name} is a scalar and has no rows to split. {_NAME}")
             rows[name] = int(shape[0])
         if not rows:
-            raise ValueError(f"{self.name}: no argument is an array to split: it is called with no batch. {_NAME}")
+            raise ValueError(f"{self.name}: no argument of the call contains an array to split. {_NAME}")
         if len(set(rows.values())) > 1:
             listing = ", ".join(f"{name} has {n}" for name, n in rows.items())
             raise ValueError(f"{self.name}: the arguments to split have different numbers of rows: {listing}. {_NAME}")
@@ -134,7 +135,7 @@ class DataParallel(Function):
     def _leaves(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], places: Sequence[int | str]
     ) -> Iterator[tuple[str, Any]]:
-        """What is to be split, leaf by leaf, with how one would write it."""
+        """The leaves to split, each with its expression."""
         chosen = [x if i in places else () for i, x in enumerate(args)]
         yield from named_leaves(self._signature, chosen, {key: x for key, x in kwargs.items() if key in places})
 
@@ -151,7 +152,7 @@ class DataParallel(Function):
     # -- building ------------------------------------------------------------------------------------------------
 
     def _build(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """One Call per shard, of one body per shape: what the bodies capture cannot change from one to the next."""
+        """One Call per shard and one body per shape: captured values cannot change between the shards."""
         graph = current_graph()
         assert graph is not None
         bodies: dict[int, Any] = {}
@@ -171,8 +172,8 @@ class DataParallel(Function):
             return self._tower.trace(args, kwargs, current_graph())
         except NotPure as e:
             raise ValueError(
-                f"{self.name}: {e}. Shards run side by side, so none may assign. Return the new value from the "
-                f"function, and assign it behind data_parallel."
+                f"{self.name}: {e}. Shards run in parallel, so none may assign. Return the new value from the "
+                f"function, and assign it after data_parallel."
             ) from None
 
     def _combined(self, found: Sequence[Any], rows: Sequence[int]) -> Any:
@@ -182,7 +183,7 @@ class DataParallel(Function):
         return nest.unflatten(found[0], made)
 
     def _sum(self, name: str, terms: list[Any], rows: Sequence[int]) -> Any:
-        """The sum or mean of one leaf of the results. Equal shards are divided at the root, others weighted each."""
+        """The sum or mean of one leaf of the results. Shards of unequal size are weighted before they are summed."""
         if terms[0] is None:
             return None
         _check_terms(self.name, name, terms)
@@ -194,7 +195,7 @@ class DataParallel(Function):
         return _scaled(total, 1 / len(terms)) if self._mean and even and len(terms) > 1 else total
 
 
-_NAME = "Say with batch= which arguments to split, by position or name."
+_NAME = "Name the arguments to split with batch=, by position or name."
 
 
 def _chosen(fn: Callable[..., Any], batch: Any) -> tuple[int | str, ...] | None:
@@ -236,14 +237,14 @@ def _length(args: Sequence[Any], kwargs: Mapping[str, Any], i: int) -> int:
 def _check_terms(what: str, name: str, terms: Sequence[Any]) -> None:
     first = terms[0]
     if isinstance(first, Operation):
-        raise TypeError(f"{what}: {name} is the operation {first.name!r}, which cannot be added up; return tensors")
+        raise TypeError(f"{what}: {name} is the operation {first.name!r}, which cannot be summed; return tensors")
     if first.dtype.kind not in "biufcV":
-        raise TypeError(f"{what}: {name} has dtype {first.dtype}, which cannot be added up")
+        raise TypeError(f"{what}: {name} has dtype {first.dtype}, which cannot be summed")
     shapes = {x.dense_shape if isinstance(x, IndexedSlices) else x.shape for x in terms}
     if len(shapes) > 1:
         raise ValueError(
-            f"{what}: {name} has other shapes in other shards ({', '.join(sorted(map(str, shapes)))}), so it has rows "
-            f"of its own and cannot be added up. Return a mean or a sum over the rows."
+            f"{what}: {name} has different shapes in different shards ({', '.join(sorted(map(str, shapes)))}), so it "
+            f"has a batch axis and cannot be summed. Return a mean or a sum over the rows."
         )
 
 

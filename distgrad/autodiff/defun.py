@@ -1,4 +1,4 @@
-"""Functions that stay one op: Defun, and SymbolicGradient, which is the gradient of one."""
+"""Functions kept as one op: Defun, and SymbolicGradient, the gradient of one."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ SYMBOLIC_GRADIENT = define("SymbolicGradient", CALL.infer, kind=Kind.CALL)
 class Defun:
     """Decorator that keeps a function as one op: a call is one Call op, its gradient one SymbolicGradient op.
 
-    The function takes tensors by position and returns one or a list of them. It is traced at the first call, and again
-    for calls with other shapes (or dtypes, where none are declared). Tensors of the graph around it that it uses become
-    further inputs, after the declared ones. Outside any graph a call computes at once. An argument that the result does
-    not depend on has a gradient of zeros.
+    The function takes tensors by position and returns a tensor or a list of tensors. It is traced at the first call and
+    again for every new combination of shapes (and of dtypes, if none are declared). Tensors that it captures from the
+    enclosing graph become additional inputs after the declared ones. Outside any graph a call computes its result
+    immediately. The gradient of an argument that does not affect the result is zeros.
 
     Args:
-        input_types: the dtypes of the arguments; none at all leaves them open.
-        func_name: how the function is called in graphs; its Python name unless given.
-        grad_func: a function (a Defun or not) of the inputs and the gradients of the outputs that returns the gradients
-            of the inputs. It replaces the derivative, for gradients() and for SymbolicGradient.
-        python_grad_func: a gradient function `(op, *grads)` as RegisterGradient takes them, for gradients() alone.
+        input_types: the dtypes of the arguments. If empty, any dtypes are accepted.
+        func_name: name of the function in graphs. The default is its Python name.
+        grad_func: function (a Defun or not) of the inputs and the gradients of the outputs that returns the gradients
+            of the inputs. Both gradients() and SymbolicGradient use it instead of the derivative.
+        python_grad_func: gradient function `(op, *grads)`, as for RegisterGradient. Only gradients() uses it.
 
     >>> import distgrad as dg
     >>> @dg.Defun(np.float64)
@@ -76,7 +76,7 @@ class Defun:
 
 
 class DefinedFunction:
-    """What Defun makes of a function."""
+    """A function decorated with Defun."""
 
     def __init__(
         self,
@@ -105,8 +105,7 @@ class DefinedFunction:
     def __reduce__(self) -> Any:
         raise TypeError(
             f"{self!r} cannot be copied or pickled, because its traces belong to this process: send the Python "
-            "function "
-            f"(.func), and decorate it on the other side"
+            f"function (.func), and decorate it on the other side"
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -139,18 +138,18 @@ class DefinedFunction:
     # -- bodies --------------------------------------------------------------------------------------------------
 
     def specialised(self, graph: Graph | None, specs: Sequence[Spec]) -> FuncGraph:
-        """The body for arguments of these types. As with @function, one that captured something is traced anew."""
+        """The body for arguments of these types. As with @function, a body with captures is traced for every call."""
         known = self._eager if graph is None else graph.memo("calls")
         key = (self, *specs)
         body: FuncGraph | None = known.get(key)
         if body is None:
             body = self._build(graph, specs)
             if not body.captures:
-                body = known.setdefault(key, body)  # another thread may have been as fast
+                body = known.setdefault(key, body)  # another thread may have traced it first
         return body
 
     def gradient(self, body: FuncGraph, graph: Graph | None) -> FuncGraph:
-        """What a SymbolicGradient of this body computes: from all inputs and output gradients, all input gradients."""
+        """The body of a SymbolicGradient: takes all inputs and output gradients, returns all input gradients."""
         if self.grad_func is None:
             return gradient_of(body, graph, total=True).body
         f = self.grad_func if isinstance(self.grad_func, DefinedFunction) else DefinedFunction(self.grad_func)
@@ -195,7 +194,7 @@ class DefinedFunction:
         return ValueError(f"{self.name} assigns a variable, but a Defun is a pure value; use @distgrad.function for it")
 
     def register(self, graph: Graph) -> str:
-        """The name of this function in a graph: its own, with a number behind it where another function has that."""
+        """The name of this function in a graph, with a number appended if another function has that name."""
         names = graph.memo("names of functions")
         if self not in names:
             names[self] = self._free_name(graph)
@@ -203,7 +202,7 @@ class DefinedFunction:
         return str(names[self])
 
     def _free_name(self, graph: Graph) -> str:
-        """Numbers go on where the last one ended: many functions of one name cost no search each."""
+        """Numbers continue from the last one used, so many functions of one name need no search."""
         numbers = graph.memo("numbers of functions")
         name = self.name
         while graph.functions.get(name, self) is not self:
@@ -216,7 +215,7 @@ class DefinedFunction:
     # -- arguments -----------------------------------------------------------------------------------------------
 
     def declared(self, count: int) -> int:
-        """How many of `count` inputs are declared arguments; all of them where *args leaves it open."""
+        """How many of `count` inputs are declared arguments; all of them if the function takes *args."""
         return len(self.input_types) or (count if self._rest else len(self._names))
 
     def converted(self, args: Sequence[Any]) -> list[Any]:
@@ -247,7 +246,7 @@ def _parameters(func: Any) -> tuple[list[str], str | None]:
 
 
 def _argument(x: Any, dtype: DType | None, what: str) -> Any:
-    """A tensor of the current graph, or an array outside any; Python numbers and lists take the declared dtype."""
+    """A tensor of the current graph, or an array outside a graph; Python numbers and lists take the declared dtype."""
     made = convert(x) if dtype is None or hasattr(x, "dtype") else convert(as_array(x, dtype))
     if dtype is not None and made.dtype != dtype:
         raise TypeError(f"{what} has dtype {made.dtype}, but {dtype} is declared; cast it")
@@ -311,7 +310,7 @@ def _resolve(f: Any, graph: Graph | None) -> DefinedFunction:
     raise LookupError(
         f"SymbolicGradient: no function named {brief(f)} was called in this graph (known: "
         f"{', '.join(known) or 'none'}). "
-        f"Pass the function itself, or call it before."
+        f"Pass the function itself, or call it first."
     )
 
 

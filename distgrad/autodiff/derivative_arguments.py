@@ -1,4 +1,4 @@
-"""What grad, vjp, jvp and the like accept: functions, arguments, tangents and results, checked before they are used."""
+"""Checks of what grad, vjp, jvp and the like are given: functions, arguments, tangents and results."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def check_function(what: str, f: Any) -> None:
 
 
 def checked(what: str, f: Any, args: Sequence[Any], argnums: Any) -> tuple[Any, ...]:
-    """The arguments with tensors, or outside any graph arrays, in the places to differentiate.
+    """The arguments, with those to differentiate converted to tensors, or to arrays outside a graph.
 
-    Python numbers become arrays too: each new one would be a new trace otherwise."""
+    Python numbers become arrays too; otherwise every new number would be a new trace."""
     made = list(args)
     for i in listed(argnums):
         if not isinstance(i, int) or not -len(args) <= i < len(args):
@@ -62,7 +62,7 @@ def paired(what: str, f: Any, primals: Any, tangents: Any) -> tuple[Any, Any]:
 
 
 def select(args: Sequence[Any], argnums: Any, found: Sequence[Tensor]) -> Any:
-    """Flat gradients in the structure of the arguments that they belong to."""
+    """Flat gradients, packed into the structure of their arguments."""
     rest = iter(found)
     if isinstance(argnums, int):
         return nest.map_structure(lambda _: next(rest), args[argnums])
@@ -83,7 +83,7 @@ def scalar(what: str, f: Any, y: Any) -> Tensor:
 
 
 def with_aux(what: str, f: Any, result: Any) -> tuple[Any, Any]:
-    """What f returned as a pair of its value and anything else."""
+    """The pair (value, aux) that f returned."""
     if not isinstance(result, tuple) or len(result) != 2:
         raise TypeError(
             f"{what}: with has_aux=True {name_of(f)} must return a pair (value, anything), got {brief(result)}"
@@ -92,17 +92,17 @@ def with_aux(what: str, f: Any, result: Any) -> tuple[Any, Any]:
 
 
 def fitting(what: str, values: Any, like: Any) -> list[Tensor]:
-    """Values with the structure, shapes and dtypes of `like`; Python numbers adapt."""
+    """Values as tensors with the structure, shapes and dtypes of `like`; Python numbers take the dtype."""
     given, wanted = list(nest.paths(values)), list(nest.paths(like))
     names, others = [name for name, _ in given], [name for name, _ in wanted]
     if names != others:
-        raise ValueError(f"{what} have another structure: {names} for {others}")
+        raise ValueError(f"{what} have a different structure: {names} for {others}")
     return [_fit(what, value, t, name) for (name, value), (_, t) in zip(given, wanted, strict=True)]
 
 
 def _fit(what: str, value: Any, t: Tensor, name: str) -> Tensor:
     if not trainable(t.dtype):
-        return t  # whatever is given for integers is ignored
+        return t  # values given for integers are ignored
     made = convert(value) if hasattr(value, "dtype") else convert(as_array(value, t.dtype))
     if spec_of(made) != spec_of(t):
         raise ValueError(f"{what} do not fit: {name or 'it'} is {spec_of(made)} and must be {Spec(t.shape, t.dtype)}")

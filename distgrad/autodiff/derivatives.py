@@ -1,9 +1,10 @@
-"""Derivatives of functions: grad, vjp, jvp, jacobian, hessian and the like, all made of gradients().
+"""Derivatives of functions: grad, vjp, jvp, jacobian, hessian and the like, all built on gradients().
 
-Inside a graph they build in place. Outside, what grad, value_and_grad, jacobian and hessian return traces f once per
-signature and runs the trace, as @distgrad.function does. vjp, jvp and hvp are calls and trace f each time; to trace
-once, call them in a @distgrad.function. f is differentiated as a function: what it takes from around it is constant,
-even where that depends on the arguments. Complex gradients follow `gradients`: g times the conjugate of the derivative.
+Inside a graph they add ops to it. Outside, the functions that grad, value_and_grad, jacobian and hessian return trace f
+once per signature and run the trace, as @distgrad.function does. vjp, jvp and hvp trace f at every call; to trace once,
+call them in a @distgrad.function. Only the arguments of f are differentiated: tensors that it captures count as
+constants, even if they depend on the arguments. Complex gradients follow `gradients`: g times the conjugate of the
+derivative.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from distgrad.types import Shape, brief, size_of, trainable
 
 
 def grad(f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
-    """The function that gives the gradient of a scalar function.
+    """Return a function that computes the gradient of the scalar function f.
 
     Args:
-        f: returns a scalar tensor; with `has_aux`, a pair of it and anything else.
-        argnums: which positional arguments to differentiate. They may be nested (dicts, lists, dataclasses); the
-            gradient has their structure. An int gives one gradient, a sequence a tuple of them.
-        has_aux: the gradient comes as a pair, with what f returned beside the scalar.
+        f: function that returns a scalar tensor or, with `has_aux`, a pair (scalar tensor, anything).
+        argnums: positional arguments to differentiate with respect to. They may be nested (dicts, lists, dataclasses);
+            the gradient has the same structure. An int gives one gradient, a sequence a tuple of gradients.
+        has_aux: if true, return the pair (gradient, second value returned by f).
 
-    An argument that the result does not depend on has a gradient of zeros.
+    The gradient of an argument that does not affect the result is zeros.
 
     >>> import distgrad as dg
     >>> grad(lambda x: dg.sum(x * x))(np.array([1.0, 2.0]))
@@ -78,7 +79,7 @@ def _gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux: bool) -> 
 def value_and_grad(
     f: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
 ) -> Callable[..., Any]:
-    """The function that gives the value of a scalar function and its gradient; see `grad`.
+    """Return a function that computes the value of the scalar function f and its gradient; see `grad`.
 
     >>> import distgrad as dg
     >>> value_and_grad(lambda p, x: p["w"] * x, argnums=0)({"w": 3.0}, np.array(2.0))
@@ -96,13 +97,13 @@ def _value_and_gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux:
         found = _pull([y], xs, None)
         return ((y, aux) if has_aux else y), select(args, argnums, found)
 
-    return _dressed(build, what, f, argnums)
+    return _wrapped(build, what, f, argnums)
 
 
 def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
-    """The function that gives the second derivatives of a scalar function, of shape `x.shape + x.shape`.
+    """Return a function that computes the Hessian of the scalar function f, of shape `x.shape + x.shape`.
 
-    For a nested argument the result is nested twice: one block for each pair of its leaves.
+    For a nested argument the result is nested twice, with one block for each pair of leaves.
 
     >>> import distgrad as dg
     >>> hessian(lambda x: dg.sum(x * x * x))(np.array([1.0, 2.0]))
@@ -113,9 +114,9 @@ def hessian(f: Callable[..., Any], argnums: int = 0) -> Callable[..., Any]:
 
 
 def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
-    """The Hessian of a scalar function times a vector, without making the Hessian.
+    """The product of the Hessian of a scalar function and a vector, without computing the Hessian.
 
-    `primals` is the tuple of f's arguments, or its one argument; `tangents` and the result are like it.
+    `primals` is the tuple of f's arguments, or its only argument; `tangents` and the result have the same structure.
 
     >>> import distgrad as dg
     >>> hvp(lambda x: dg.sum(x * x * x), np.array([1.0, 2.0]), np.array([1.0, 10.0]))
@@ -138,11 +139,12 @@ def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
 
 def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
-    """The value of f, and the function that pulls gradients of it back to its arguments.
+    """The value of f at `primals`, and its pullback: the function that maps gradients of the value to gradients of the
+    arguments.
 
     The pullback takes gradients with the structure of the value and returns a tuple with one entry per argument. With
-    `has_aux`, f returns a pair, and the result is (value, pullback, the second of the pair). f runs once, and the
-    pullback is of the arguments and variables of that moment.
+    `has_aux`, f returns a pair (value, aux), and the result is (value, pullback, aux). f runs once; the pullback uses
+    the values that arguments and variables had at that time.
 
     >>> import distgrad as dg
     >>> y, pullback = vjp(lambda x: dg.exp(x), np.zeros(2))
@@ -168,7 +170,7 @@ def _vjp_inside(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any
 
     def pullback(cotangents: Any) -> Any:
         if current_graph() is not graph:
-            raise ValueError("vjp: the pullback builds ops behind those of vjp; call it in the same graph or function")
+            raise ValueError("vjp: the pullback adds ops to the graph of vjp; call it in the same graph or function")
         pairs = zip(nest.flatten(ys), fitting(_COTANGENTS, cotangents, ys), strict=True)
         floats = [(y, g) for y, g in pairs if trainable(y.dtype)]
         return nest.unflatten(args, _pull([y for y, _ in floats], xs, [g for _, g in floats]))
@@ -182,7 +184,7 @@ _COTANGENTS = "vjp: the gradients given to the pullback"
 def _vjp_outside(
     forward: Callable[..., Any], f: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Any, Callable[..., Any], Any]:
-    """One trace, in which the gradients are built at once: the pullback is of the values and variables of now."""
+    """One trace that includes the gradients, so the pullback uses the current values of arguments and variables."""
     args = nest.map_structure(as_array, args)
     traced = Function(functools.wraps(f)(forward), f"vjp_{short_name(f)}").trace(args, {}, None)
     ys, _ = traced.structure
@@ -202,8 +204,8 @@ def _vjp_outside(
 def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     """The value of f at `primals`, and its derivative along `tangents` (both tuples, one entry per argument of f).
 
-    Made of two reverse passes: the gradient is linear in the gradient it starts from, and its own derivative with
-    respect to that is the forward derivative. Integer results have a derivative of zeros.
+    Computed by two reverse passes: the gradient is linear in its seed, and its derivative with respect to the seed is
+    the forward derivative. The derivative of integer results is zeros.
 
     >>> import distgrad as dg
     >>> jvp(lambda x: x * x * x, (np.array([1.0, 2.0]),), (np.array([1.0, 10.0]),))
@@ -226,11 +228,11 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
 
 
 def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
-    """The function that gives the derivative of every element of f's value by every element of an argument.
+    """Return a function that computes the derivative of every element of f's value by every element of an argument.
 
-    The result has the structure of f's value, and in each place that of the argument (a tuple of them, if argnums is a
-    sequence); its arrays have shape `y.shape + x.shape`. It takes one backward pass per element of the values or, where
-    that is fewer, one forward pass per element of the arguments.
+    The result has the structure of f's value, with the structure of the argument in place of each leaf (a tuple of
+    these if argnums is a sequence). Its arrays have shape `y.shape + x.shape`. It takes one backward pass per element
+    of the value or one forward pass per element of the arguments, whichever is fewer.
 
     >>> import distgrad as dg
     >>> jacobian(lambda x: x * x)(np.array([1.0, 2.0]))
@@ -241,7 +243,7 @@ def jacobian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callabl
 
 
 def _jacobian_of(what: str, g: Callable[..., Any], f: Callable[..., Any], argnums: Any) -> Callable[..., Any]:
-    """The jacobian of g, which is made of f: errors are about f."""
+    """The Jacobian of g, which was derived from f: error messages name f."""
 
     def build(*args: Any, **kwargs: Any) -> Any:
         args, xs = _inside(args, argnums)
@@ -252,7 +254,7 @@ def _jacobian_of(what: str, g: Callable[..., Any], f: Callable[..., Any], argnum
         blocks = iter(_jacobian(nest.flatten(ys), xs))
         return nest.map_structure(lambda _: select(args, argnums, next(blocks)), ys)
 
-    return _dressed(build, what, f, argnums)
+    return _wrapped(build, what, f, argnums)
 
 
 def _jacobian(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
@@ -279,7 +281,7 @@ def _by_columns(ys: list[Tensor], xs: list[Tensor]) -> list[list[Tensor]]:
 
 
 def _units(t: Tensor) -> list[Any]:
-    """All arrays of t's shape that are one in one place and zero in all others."""
+    """The standard basis of t's shape: arrays with a single one and zeros elsewhere."""
     size = size_of(t.shape)
     check_fits("jacobian or hessian", (size, size), t.dtype)
     check_parts("jacobian or hessian", size)
@@ -296,9 +298,9 @@ def _stacked(parts: list[Tensor], shape: Shape, like: Tensor, axis: int = 0) -> 
 def hessians(
     ys: Any, xs: Any, name: str = "hessians", gate_gradients: bool = False, aggregation_method: Any = None
 ) -> list[Tensor]:
-    """The second derivatives of the sum of `ys`: for each x with itself, a tensor of shape `x.shape + x.shape`.
+    """The Hessians of the sum of `ys` with respect to each x, of shape `x.shape + x.shape`.
 
-    Zeros where ys are linear in x or do not depend on it.
+    Zeros if ys are linear in x or do not depend on it.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -320,7 +322,7 @@ def hessians(
 
 
 def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Any]:
-    """The Hessian of the sum of `ys` with respect to `xs`, times `v` (one tensor per x); None for an x without effect.
+    """The Hessian of the sum of `ys` with respect to `xs`, times `v` (one tensor per x). None for an unconnected x.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -340,18 +342,18 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Any]:
 
 
 def _pull(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any] | None) -> list[Tensor]:
-    """The gradients of xs, dense, zeros where there is no path."""
+    """Dense gradients of xs; zeros for an unconnected x."""
     return [convert(g) for g in gradients(list(ys), list(xs), seeds, unconnected_gradients="zero")]
 
 
 def _push(ys: list[Tensor], xs: list[Tensor], vs: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
-    """The derivatives of ys along vs. What `seeds` hold does not matter: the gradient is linear in them."""
+    """The derivatives of ys along vs. The values of `seeds` do not matter: the gradient is linear in them."""
     pairs = [(convert(g), v) for g, v in zip(gradients(ys, xs, seeds), vs, strict=True) if g is not None]
     return _pull([g for g, _ in pairs], seeds, [v for _, v in pairs])
 
 
 def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
-    """The arguments with tensors of their own in the places to differentiate, and those tensors."""
+    """The arguments with fresh tensors for those to differentiate, and these tensors as a flat list."""
     made = list(args)
     for i in listed(argnums):
         made[i] = nest.map_structure(identity, made[i])
@@ -359,7 +361,7 @@ def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
 
 
 class _Prepared(NamedTuple):
-    """What a call runs, and what it makes of the results."""
+    """The body that a call runs, and the function that packs its results."""
 
     body: FuncGraph
     rebuild: Callable[[list[Any]], Any]
@@ -369,8 +371,8 @@ class _Prepared(NamedTuple):
 
 
 def _lifted(build: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
-    """`build` as it is in a graph; outside, traced once per signature."""
-    traced = Function(build, f"{what}_{short_name(f)}", defaults=False)  # negative argnums count what is given
+    """`build` itself inside a graph; outside, traced once per signature."""
+    traced = Function(build, f"{what}_{short_name(f)}", defaults=False)  # negative argnums count the arguments given
 
     def lifted(*args: Any, **kwargs: Any) -> Any:
         return (traced if current_graph() is None else build)(*args, **kwargs)
@@ -379,8 +381,8 @@ def _lifted(build: Callable[..., Any], what: str, f: Any) -> Callable[..., Any]:
     return lifted
 
 
-def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Callable[..., Any]:
-    """What takes the arguments of f: checked, then built or run."""
+def _wrapped(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Callable[..., Any]:
+    """The public function: checks the arguments of f, then builds or runs."""
     check_function(what, f)
     signature = signature_of(f)
     lifted = _lifted(_named_after(build, what, f), what, f)
@@ -394,12 +396,12 @@ def _dressed(build: Callable[..., Any], what: str, f: Any, argnums: Any) -> Call
         return lifted(*args, **kwargs)
 
     def plan(*args: Any, **kwargs: Any) -> Any:
-        """The plan that a call with such arguments runs; see `Function.plan`."""
+        """The plan of a call with these arguments; see `Function.plan`."""
         args, kwargs = given(args, kwargs)
         return lifted.plan(*args, **kwargs)  # type: ignore[attr-defined]
 
     def prepared(*args: Any, **kwargs: Any) -> Any:
-        """What a call with these arguments runs, and on what; see `Function.prepared`."""
+        """The trace and the arrays of a call; see `Function.prepared`."""
         args, kwargs = given(args, kwargs)
         return lifted.prepared(*args, **kwargs)  # type: ignore[attr-defined]
 

@@ -1,8 +1,8 @@
 """explain_gradient: why a gradient is None.
 
-Walks back from y as gradients() does and asks every op's rule what it gives to its inputs, but builds into a scratch
-graph, so the user's graph stays as it is. Each op is visited once; bodies of calls are looked into where they are the
-reason.
+Follows the same paths as gradients() and calls the gradient function of every op on them, but builds into a scratch
+graph, so the user's graph does not change. Each op is visited once. The body of a call is searched only if the gradient
+ends inside it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ RETURNED_NONE = "returned None"
 UNREGISTERED = "no gradient registered"
 FAILED = "gradient function failed"
 
-#: Reasons for which gradients() raises, whatever other paths there are.
+#: Reasons that make gradients() raise, even if another path is connected.
 ERRORS = (UNREGISTERED, FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """One place where the gradient ends: the reason, the op and the user's line that made it."""
+    """One place where the gradient ends: the reason, the op and the user's source line."""
 
     reason: str
     text: str
@@ -50,13 +50,13 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Whether gradients(y, x) is a tensor, and what cut the paths that carry none."""
+    """Whether gradients(y, x) is a tensor, and what cut the paths that carry no gradient."""
 
     y: str
     x: str
     connected: bool
     cuts: tuple[Cut, ...]
-    #: The ops that carry the gradient, and how many of each type they are.
+    #: Names of the ops that carry the gradient, and their number by op type.
     ops: tuple[str, ...]
     types: dict[str, int]
 
@@ -79,7 +79,7 @@ class Explanation:
 
 
 def explain_gradient(y: Any, x: Any) -> Explanation:
-    """Say why `gradients(y, x)` is None: the ops that cut each path, with their lines. Adds nothing to the graph.
+    """Explain why `gradients(y, x)` is None: the ops that cut each path, with source lines. Leaves the graph unchanged.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -97,34 +97,34 @@ def explain_gradient(y: Any, x: Any) -> Explanation:
     found = _in_graph(x, y.graph)
     if isinstance(found, Cut):
         return Explanation(y.op.name, _label(x), False, (found,), (), {})
-    walk = _Walk([y], found)
-    cuts = walk.cuts + _in_bodies(walk.bodies)
-    connected = found in walk.live and not any(cut.reason in ERRORS for cut in cuts)
+    search = _PathSearch([y], found)
+    cuts = search.cuts + _in_bodies(search.bodies)
+    connected = found in search.live and not any(cut.reason in ERRORS for cut in cuts)
     if not cuts and not connected:
-        cuts = _without_data(y, found)
-    types = dict(Counter([op.type for op in walk.carriers]).most_common())
-    names = tuple([op.name for op in walk.carriers])
+        cuts = _other_paths(y, found)
+    types = dict(Counter([op.type for op in search.carriers]).most_common())
+    names = tuple([op.name for op in search.carriers])
     return Explanation(y.op.name, found.op.name, connected, tuple(dict.fromkeys(cuts)), names, types)
 
 
 def _in_graph(x: Any, graph: Graph) -> Tensor | Cut:
-    """What stands for x where gradients() looks for it: itself, or the handle of a variable in the outermost graph."""
+    """The tensor that gradients() looks for: x itself, or the variable's handle in the outermost graph."""
     graphs = _reachable(graph)
     if hasattr(x, "__handle__"):
         made = graphs[-1].handles.get(x)
     elif isinstance(x, Tensor) or (isinstance(x, IndexedSlices) and isinstance(x.values, Tensor)):
         made = x.values if isinstance(x, IndexedSlices) else x
     else:
-        return Cut(NO_PATH, f"{brief(x)} is no tensor: an array or number becomes a new constant wherever it is used")
+        return Cut(NO_PATH, f"{brief(x)} is not a tensor: each use of an array or number makes a new constant")
     if made is None:
         return Cut(NO_PATH, f"{_label(x)!r} is not read in the graph of y")
     if made.graph not in graphs:
-        return Cut(NO_PATH, f"{_label(x)!r} belongs to another graph than y, which is not around y's function either")
+        return Cut(NO_PATH, f"{_label(x)!r} belongs to a different graph, which does not enclose y's function")
     return made
 
 
 def _reachable(graph: Graph) -> list[Graph]:
-    """Where paths from a graph may lead: a function captures from the graphs around it."""
+    """Graphs that paths from `graph` may lead to: a function captures from the graphs that enclose it."""
     return [graph, *graph.around()] if isinstance(graph, FuncGraph) else [graph]
 
 
@@ -141,11 +141,11 @@ def _place(op: Operation) -> str:
     return f"op {op.name!r} ({op.type}, at {op.source})"
 
 
-# -- the walk ----------------------------------------------------------------------------------------------------
+# -- the search --------------------------------------------------------------------------------------------------
 
 
 class _Scratch(FuncGraph):
-    """Where rules build while they are asked: any tensor may be used in it, as a placeholder."""
+    """Scratch graph for gradient functions: any tensor used in it becomes a placeholder."""
 
     def stand_in(self, tensor: Tensor) -> Tensor:
         return tensor if tensor.graph is self else self.add("Placeholder", (), [tensor.spec]).outputs[0]
@@ -154,29 +154,32 @@ class _Scratch(FuncGraph):
         return tensor
 
 
-class _Body(NamedTuple):
-    """A call that lets no gradient through to one of its inputs: the reason is in its body."""
+class _CallBody(NamedTuple):
+    """A call that passes no gradient to one of its inputs: the reason is in its body."""
 
     call: Operation
     place: int
 
-    def walk(self) -> _Walk:
+    def search(self) -> _PathSearch:
         body = self.call.attrs["body"]
-        return _Walk([t for t in body.outputs if trainable(t.dtype)], body.inputs[self.place])
+        return _PathSearch([t for t in body.outputs if trainable(t.dtype)], body.inputs[self.place])
 
 
-class _Walk:
-    """The ops between x and ys in one graph. `live` tensors receive a gradient, `integer` ones would as floats."""
+class _PathSearch:
+    """Searches the paths between x and ys in one graph.
+
+    `live` tensors receive a gradient; `integer` ones would if they were floats.
+    """
 
     def __init__(self, ys: Sequence[Tensor], x: Tensor):
         self.x = x
         self.live = {y for y in ys if trainable(y.dtype) or y is x}
         self.integer = {y for y in ys if y not in self.live}
         self.cuts: list[Cut] = []
-        self.bodies: list[_Body] = []
+        self.bodies: list[_CallBody] = []
         self.carriers: list[Operation] = []
         between = _between(ys, x)
-        #: The ops that x reaches through floats: gradients() asks no others.
+        #: Ops that x reaches through floats: gradients() differentiates no others.
         self.floating = {op for op, floating in between.items() if floating}
         for op in reversed(between):
             wanted = [(i, t) for i, t in enumerate(op.inputs) if t is x or t.op in between]
@@ -189,7 +192,7 @@ class _Walk:
             self.cuts.append(_cut(INTEGER, x.op, f"x, {_place(x.op)}, is {x.dtype}; {_ONLY_FLOATS}"))
 
     def ask(self, op: Operation, wanted: list[tuple[int, Tensor]]) -> None:
-        """Pass on what the op's rule gives to the inputs that depend on x."""
+        """Propagate what the op's gradient function returns to the inputs that depend on x."""
         self.integer.update([t for _, t in wanted if not trainable(t.dtype)])
         floats = [(i, t) for i, t in wanted if trainable(t.dtype)]
         if not floats:
@@ -207,17 +210,17 @@ class _Walk:
         if passed:
             self.carriers.append(op)
         if lost and op.gradient is None and kind_of(op.type) is Kind.CALL:
-            self.bodies += [_Body(op, i) for i in lost]
+            self.bodies += [_CallBody(op, i) for i in lost]
         elif lost and not (passed and callable(op.gradient)):  # custom_gradient gives None to some inputs by design
             which = ", ".join(map(str, lost))
             text = f"the gradient function of {_place(op)} returned None for input {which}"
             self.cuts.append(_cut(RETURNED_NONE, op, text))
 
     def pass_integers(self, op: Operation, wanted: list[tuple[int, Tensor]]) -> None:
-        """The op to blame for an integer is the one that made it of floats."""
+        """Propagate through integers; report the op that converted floats to integers."""
         if any(trainable(t.dtype) for _, t in wanted):
             made = next(t for t in op.outputs if t in self.integer)
-            text = f"{_place(op)} makes {made.dtype} of what it reads; {_ONLY_FLOATS}"
+            text = f"{_place(op)} returns {made.dtype}; {_ONLY_FLOATS}"
             self.cuts.append(_cut(INTEGER, op, text))
         self.integer.update([t for _, t in wanted if not trainable(t.dtype)])
 
@@ -226,7 +229,7 @@ _ONLY_FLOATS = "gradients flow through floats and complex numbers only"
 
 
 def _between(ys: Iterable[Tensor], x: Tensor) -> dict[Operation, bool]:
-    """The ops that compute ys from x, in order, whatever the dtypes on the way; and whether floats alone lead there."""
+    """The ops that compute ys from x in topological order, and whether a path of floats alone leads to each."""
     behind = [op for op in _behind([y.op for y in ys], x.op.order) if op is not x.op]
     between: dict[Operation, bool] = {}
     for op in sorted(behind, key=lambda op: op.order):
@@ -248,7 +251,7 @@ def _behind(ops: Iterable[Operation], oldest: int = 0) -> set[Operation]:
 
 
 def _asked(op: Operation) -> Sequence[Any] | Cut:
-    """What the rule of an op returns, or why it returns nothing."""
+    """What the gradient function of an op returns, or why there is no result."""
     try:
         rule = gradient_function(op)
     except LookupError as e:
@@ -270,29 +273,29 @@ def _asked(op: Operation) -> Sequence[Any] | Cut:
 
 _WITHOUT_RULE = {
     "StopGradient": (STOP, "lets no gradient through"),
-    "Assign": (ASSIGN, "sets a variable, and gradients do not flow through what is stored"),
+    "Assign": (ASSIGN, "sets a variable, and gradients do not flow through stored values"),
 }
 
 
-def _in_bodies(bodies: Iterable[_Body]) -> list[Cut]:
+def _in_bodies(bodies: Iterable[_CallBody]) -> list[Cut]:
     cuts: list[Cut] = []
     queue = deque(bodies)
     while queue:
         body = queue.popleft()
-        walk = body.walk()
-        cuts += walk.cuts
-        queue += walk.bodies
-        if not walk.cuts and not walk.bodies:
+        search = body.search()
+        cuts += search.cuts
+        queue += search.bodies
+        if not search.cuts and not search.bodies:
             call = body.call
-            cuts.append(_cut(NO_PATH, call, f"the function of {_place(call)} makes nothing of its input {body.place}"))
+            cuts.append(_cut(NO_PATH, call, f"the function of {_place(call)} does not use its input {body.place}"))
     return cuts
 
 
-# -- where no data leads from x to y -----------------------------------------------------------------------------
+# -- no data path from x to y -----------------------------------------------------------------------------------
 
 
-def _without_data(y: Tensor, x: Tensor) -> list[Cut]:
-    """Assigns and control dependencies that lead from x to y, or that nothing does."""
+def _other_paths(y: Tensor, x: Tensor) -> list[Cut]:
+    """Assigns and control dependencies that lead from x to y; if there are none, a cut that says so."""
     edges = _other_edges(y, x)
     cuts: dict[Cut, None] = {}
     stack, seen = [y.op], {y.op}
@@ -310,11 +313,11 @@ def _without_data(y: Tensor, x: Tensor) -> list[Cut]:
     return list(cuts) or [_nothing(y, x)]
 
 
-_STORED = "gradients do not flow through what is stored"
+_STORED = "gradients do not flow through stored values"
 
 
 def _other_edges(y: Tensor, x: Tensor) -> dict[Operation, tuple[str | None, Operation | None]]:
-    """The ops that depend on x in any way, with the assign or control dependency that made them where data did not."""
+    """The ops that depend on x in any way, with the assign or control dependency if no data edge leads there."""
     edges: dict[Operation, tuple[str | None, Operation | None]] = {x.op: (None, None)}
     assigned: dict[Tensor, Operation] = {}
     ops = [op for graph in _reachable(y.graph) for op in graph.ops if x.op.order < op.order <= y.op.order]
@@ -340,5 +343,5 @@ def _nothing(y: Tensor, x: Tensor) -> Cut:
     shared = next((t for t in x.op.inputs if t.op in behind), None)
     if shared is not None:
         name = shared.op.name
-        text += f", but from {name!r}, as x is: make y from x, or differentiate with respect to {name!r}"
+        text += f"; both are computed from {name!r}: compute y from x, or differentiate with respect to {name!r}"
     return _cut(NO_PATH, x.op, text)

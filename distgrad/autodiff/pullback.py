@@ -1,6 +1,7 @@
-"""Pullback: a trace that runs in two halves, the second when the gradients of its results come.
+"""Pullback: a trace that runs in two halves, the second one when it is given the gradients of the results.
 
-All that needs no such gradient runs in the first half, so the second sees values and variables as they were then.
+Everything that does not need these gradients runs in the first half, so the second half uses the values and variables
+of that time.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from distgrad.types import Spec
 
 
 class Pullback:
-    """Runs a root body on `arguments` at once, and its backward half whenever it is called.
+    """Runs a root body on `arguments` immediately, and its backward half at every call.
 
-    `pull` builds the backward ops from the gradients of results, whose types are `specs`. `values` are the results.
+    `pull` builds the backward ops from gradients of the results, which have types `specs`. `values` are the results.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Pullback:
 
 
 def _late(ops: Sequence[Operation], seeds: Sequence[Tensor]) -> list[Operation]:
-    """The ops that wait for the seeds. Assigns are for each time that seeds come; so are reads of what they assign."""
+    """The ops that depend on the seeds, and the assigns with the reads of what they assign: these run at every call."""
     late = dict.fromkeys([seed.op for seed in seeds])
     assigned = {op.inputs[0] for op in ops if op.type == "Assign"}
     for op in ops:
@@ -59,7 +60,7 @@ def _late(ops: Sequence[Operation], seeds: Sequence[Tensor]) -> list[Operation]:
 
 
 class _Half(FuncGraph):
-    """Copies of some ops of a body. It takes what they read of the others (`kept`), then the seeds; gives `found`."""
+    """Copies of some ops of a body. Inputs are the tensors that they read from other ops (`kept`), then the seeds."""
 
     def __init__(self, body: FuncGraph, ops: Iterable[Operation], seeds: Sequence[Tensor], found: Sequence[Tensor]):
         super().__init__(f"{body.name}_pullback")
@@ -78,7 +79,7 @@ class _Half(FuncGraph):
         made = self.add(op.type, inputs, [t.spec for t in op.outputs], op.attrs, op.name)
         made.gradient, made.device = op.gradient, op.device
         self._copies.update(zip(op.outputs, made.outputs, strict=True))
-        while op.original_op is not None:  # the line of the forward op, without keeping that alive
+        while op.original_op is not None:  # take the forward op's source line without keeping the op alive
             op = op.original_op
         made._code, made._lasti = op._code, op._lasti
         return made

@@ -1,4 +1,4 @@
-"""Gradients made with custom_gradient: recompute_grad, which trades time for memory, and grad_pass_through."""
+"""Decorators built on custom_gradient: recompute_grad, which trades time for memory, and grad_pass_through."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from distgrad.types import spec_of
 
 
 def recompute_grad(f: Function) -> Any:
-    """Make f forget what it computed: the backward pass runs f again, and memory holds only its arguments in between.
+    """Save memory by computing f again in the backward pass: only its arguments are kept in between.
 
-    The gradients are f's own, to any order. f is traced again for each gradients() call that reaches it, and that copy
-    starts when the gradients of its outputs are there. So f must give the same for the same arguments and assign no
-    variable. Large tensors should be arguments: what f computes from closed-over tensors alone may be kept.
+    The gradients are those of f, to any order. f is traced again for each gradients() call that reaches it, and this
+    copy runs once the gradients of its outputs are available. So f must be deterministic and must not assign variables.
+    Pass large tensors as arguments: values that f computes from captured tensors alone may be kept.
 
     >>> import distgrad as dg
     >>> block = dg.recompute_grad(lambda x: dg.exp(dg.sin(x)))
@@ -34,9 +34,9 @@ def recompute_grad(f: Function) -> Any:
 
 
 def grad_pass_through(f: Function) -> Any:
-    """Give f the gradient of the identity: each argument gets the gradient of the output in its place.
+    """Give f the gradient of the identity: argument i gets the gradient of output i.
 
-    For functions that are flat or have steps (rounding, quantising). Variables that f reads get no gradient.
+    For functions that are piecewise constant, such as rounding or quantisation. Variables that f reads get no gradient.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -83,25 +83,25 @@ def _second_pass(
     reads: Mapping[Variable, Tensor],
     end: int,
 ) -> list[Any]:
-    """f once more, behind the gradients of its outputs, and its gradients there."""
+    """Trace f again, to run after the gradients of its outputs, and differentiate this copy."""
     graph = current_graph()
     assert graph is not None  # rules run where gradients() builds
-    # Waiting for dys is what makes this a second computation: nothing may merge it with the first.
+    # The control dependency on dys keeps common-subexpression elimination from merging this pass with the first.
     with graph.control_dependencies([dy for dy in dys if dy is not None]):
         inputs = nest.map_structure(functools.partial(renamed, graph), args)
         held = {v: renamed(graph, t) for v, t in reads.items()}
     begin = len(graph.ops)
-    # f reads what it read then, though variables may have been assigned since.
+    # f reads the same values as in the first pass, even if variables have been assigned since.
     with graph.control_dependencies(None), graph._setting("reads", {**graph.reads, **held}):
         ys = [convert(y) for y in nest.flatten(f(*inputs, **kwargs))]
     _refuse_late_reads(f, graph, end, begin)
     _refuse_other_results(f, ys, dys)
     known = [(y, dy) for y, dy in zip(ys, dys, strict=True) if dy is not None]
     xs = nest.flatten(inputs)
-    # A handle is as old as the graph, and gradients() looks at all that is younger: most variables do with their read.
+    # Prefer a variable's read to its handle: gradients() visits all ops younger than an x, and handles are old.
     elsewhere = set(variables_behind(ys, [*xs, *held.values()], begin))
     wrt = [held[v] if v in held and v not in elsewhere else v.__handle__() for v in variables]
-    # What lies behind an argument gets its gradient through the argument.
+    # Ops upstream of an argument get their gradient through the argument.
     return gradients_of_part([y for y, _ in known], [*xs, *wrt], [dy for _, dy in known], stop_gradients=xs)
 
 
@@ -115,7 +115,7 @@ def _refuse_assigns(f: Function, ops: Iterable[Operation]) -> None:
 
 
 def _refuse_late_reads(f: Function, graph: Graph, end: int, begin: int) -> None:
-    """A read that the second pass makes anew (`v.read()`) must not see an assign that came after the first one."""
+    """An explicit read (`v.read()`) in the second pass must not see an assign made after the first pass."""
     reads = [op for op in graph.ops[begin:] if op.type == "ReadVariable"]
     late = next((op for op in reads if _last_assign(graph, op.inputs[0]) >= end), None)
     if late is not None:
@@ -126,11 +126,11 @@ def _refuse_late_reads(f: Function, graph: Graph, end: int, begin: int) -> None:
 
 
 def _last_assign(graph: Graph, handle: Tensor) -> int:
-    """The place of the youngest assign of a variable, -1 without any. Each op of the graph is looked at once."""
-    places, looked_at = graph.memo("places of assigns"), graph.memo("assigns looked for")
-    begin = looked_at.get("up to", 0)
+    """The op id of a variable's last assign, or -1. Scans only ops added since the last call."""
+    places, scanned = graph.memo("places of assigns"), graph.memo("scanned for assigns")
+    begin = scanned.get("up to", 0)
     places.update([(op.inputs[0], op.id) for op in graph.ops[begin:] if op.type == "Assign"])
-    looked_at["up to"] = len(graph.ops)
+    scanned["up to"] = len(graph.ops)
     place: int = places.get(handle, -1)
     return place
 
@@ -139,8 +139,8 @@ def _refuse_other_results(f: Function, ys: Sequence[Tensor], dys: Sequence[Any])
     checked = [(y, dy) for y, dy in zip(ys, dys, strict=False) if isinstance(dy, Tensor)]
     if len(ys) != len(dys) or any(spec_of(y) != spec_of(dy) for y, dy in checked):
         raise ValueError(
-            f"recompute_grad: {name_of(f)} gave {', '.join(str(y.spec) for y in ys)} when it was traced again for its "
-            f"gradient, which is not what it gave at first. It may depend on its arguments only."
+            f"recompute_grad: {name_of(f)} returned {', '.join(str(y.spec) for y in ys)} when it was traced again for "
+            f"its gradient, which differs from the first trace. It must depend on its arguments only."
         )
 
 
@@ -158,7 +158,7 @@ def _pass_through(f: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             xs = nest.flatten(args)
             if len(xs) != len(dys):
                 raise ValueError(
-                    f"grad_pass_through: {name_of(f)} has {len(xs)} arguments but {len(dys)} outputs; it needs as many"
+                    f"grad_pass_through: {name_of(f)} has {len(xs)} arguments but {len(dys)} outputs; it needs one each"
                 )
             found = [cast(dy, x.dtype) if isinstance(dy, Tensor) else dy for dy, x in zip(dys, xs, strict=True)]
             return (found, [None] * len(variables)) if variables else found

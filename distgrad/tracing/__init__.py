@@ -1,1 +1,1 @@
-"""Records a user's function as a graph: functions, variables, scopes and users' own ops."""
+"""Records Python functions as graphs: functions, variables, scopes and user-defined ops."""

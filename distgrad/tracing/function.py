@@ -1,7 +1,7 @@
 """@distgrad.function: trace a Python function into a graph once per signature, then run the graph.
 
-Inside another graph a call becomes one Call op with the traced body as its attribute; a body that assigns variables is
-traced in place instead, because the body of a Call is a pure value. How a Call is differentiated is in `functional`.
+Inside another graph a call becomes one Call op with the traced body as an attribute. A body that assigns variables is
+traced in place instead, because the body of a Call must be pure. `autodiff/call_gradient.py` differentiates Calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distgrad.registry import Kind, OpDef, define
 from distgrad.tracing.variables import NotPure, Variable
 from distgrad.types import Spec, Typed, brief, native, spec_of
 
-#: Traces of one function after which it warns that it keeps retracing.
+#: Number of traces of one function that triggers the retracing warning.
 MANY_TRACES = 5
 
 
@@ -40,13 +40,13 @@ CALL = define("Call", _call_infer, at_run=True, kind=Kind.CALL)
 
 
 class Traced(NamedTuple):
-    """One signature of a function: its body and the structure of what it returns."""
+    """The trace of a function for one signature: its body and the structure of its result."""
 
     body: FuncGraph
     structure: Any
 
     def rebuild(self, values: Sequence[Any]) -> Any:
-        """What a call returns, from the values (or tensors) of the body's outputs."""
+        """The result of a call, from the values (or tensors) of the body's outputs."""
         if type(self.structure) is Tensor:
             return values[0]
         rest = iter(values)
@@ -54,7 +54,7 @@ class Traced(NamedTuple):
 
 
 class Function:
-    """What @distgrad.function makes of a Python function. Without `defaults` it gets what the call gives."""
+    """A function decorated with @distgrad.function. If `defaults` is false, defaults are not added to the signature."""
 
     def __init__(self, python_function: Callable[..., Any], name: str | None = None, defaults: bool = True):
         functools.update_wrapper(self, python_function)
@@ -73,8 +73,7 @@ class Function:
     def __reduce__(self) -> Any:
         raise TypeError(
             f"{self!r} cannot be copied or pickled, because its traces belong to this process: send the Python "
-            "function "
-            f"(.python_function), and decorate it on the other side"
+            f"function (.python_function), and decorate it on the other side"
         )
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -89,7 +88,7 @@ class Function:
         return traced.rebuild(runtime.current().call(traced.body, values))
 
     def prepared(self, *args: Any, **kwargs: Any) -> tuple[Traced, list[Any]]:
-        """What a call with these arguments runs, and the arrays and handles that it runs on."""
+        """The trace that a call with these arguments runs, and the arrays and handles that it runs on."""
         return self._ready(*self._canonical(args, kwargs))
 
     def _ready(self, args: Any, kwargs: Any) -> tuple[Traced, list[Any]]:
@@ -99,14 +98,14 @@ class Function:
         return self._traces.get(key) or self._trace_first(key, args, kwargs), values
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
-        """The graph that a call with such arguments runs; prints one op per line."""
+        """The graph that a call with these arguments runs. It prints one op per line."""
         args, kwargs = self._canonical(args, kwargs)
         key = self._key(args, kwargs, [])
         return (self._traces.get(key) or self._trace_first(key, args, kwargs)).body
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
-        """The plan that a call with such arguments runs in the current session, with what it should cost. Computes
-        nothing; see `explain()` of the plan.
+        """The plan of a call with these arguments in the current session, with predicted costs. Nothing runs; see
+        `explain()` of the plan.
 
         >>> import distgrad as dg
         >>> square = dg.function(lambda x: x * x)
@@ -118,7 +117,7 @@ class Function:
     # -- outside any graph ---------------------------------------------------------------------------------------
 
     def _trace_first(self, key: Any, args: Any, kwargs: Any) -> Traced:
-        """Without a lock: what is traced may wait for a thread that traces too. Of two traces the first to end wins."""
+        """Takes no lock: the traced code may wait for another thread that traces. The first trace to finish wins."""
         made = self.trace(args, kwargs, None)
         traced = self._traces.setdefault(key, made)
         if traced is made:
@@ -130,14 +129,13 @@ class Function:
             name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
             raise TypeError(
                 f"{self.name}: the argument {name} is {brief(x)}, but no graph is being built, so it has no value. "
-                "Call the "
-                f"function inside `with graph:` or in another @distgrad.function, or pass an array."
+                f"Call the function inside `with graph:` or in another @distgrad.function, or pass an array."
             )
         return x if isinstance(x, Handle) else np.asarray(x)
 
     def _key(self, args: Any, kwargs: Any, found: list[Any]) -> Any:
-        """What tells signatures apart: the structure, the types of arrays, the values of everything else. Arrays are
-        added to `found`: arguments are gone through once for both."""
+        """The cache key of a signature: the structure, the types of arrays, the values of everything else. Also appends
+        the arrays to `found`, to traverse the arguments only once."""
         key = tuple([_structure(x, found) for x in args])
         if kwargs:
             key = key, _structure(kwargs, found)
@@ -147,13 +145,12 @@ class Function:
             name, bad = next((name, x) for name, x in self._named(args, kwargs) if not is_array(x) and not _hashable(x))
             raise TypeError(
                 f"{self.name}: the argument {name} is {brief(bad)}, which is neither an array nor hashable, so calls "
-                "with "
-                f"it cannot be told apart. Pass arrays, numbers, strings or nestings of them."
+                f"with it cannot be told apart. Pass arrays, numbers, strings or nested structures of them."
             ) from None
         return key
 
     def _watch(self, args: Any, kwargs: Any) -> None:
-        """Warn once when calls keep making new traces, and say which argument is to blame."""
+        """Warn once if calls keep causing new traces, and name the argument responsible."""
         history = self._history
         if len(history) >= MANY_TRACES:
             return
@@ -164,7 +161,8 @@ class Function:
         changed = [f"argument {name} was {', then '.join(was[:3])}" for name, was in seen.items() if len(was) > 1]
         warnings.warn(
             f"{self.name} was traced {len(history)} times: {'; '.join(changed) or 'its argument structure changed'}. "
-            f"Each new shape, dtype or Python value is a new trace: pass varying numbers as NumPy arrays, pad shapes.",
+            f"Each new shape, dtype or Python value causes a new trace: pass varying numbers as NumPy arrays, and pad "
+            f"arrays to a common shape.",
             stacklevel=5,
         )
 
@@ -182,7 +180,7 @@ class Function:
                 structure = _results(self.name, self.python_function(*args, **kwargs))
         finally:
             progress.end(work)
-        if body.impure:  # a bare `except:` of the user's may have caught what said so
+        if body.impure:  # a bare `except:` in user code may have swallowed NotPure
             raise NotPure(f"{self.name} assigns a variable in the body of a call")
         return finish(body, structure)
 
@@ -199,8 +197,8 @@ class Function:
         return traced.rebuild(call(traced.body, tensors, name=op_name(self.name)))
 
     def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
-        """A body that captured something is traced anew for each call, because what it captured may be another thing by
-        then: a variable is assigned, a loop rebinds a name. A body without captures is a value, good for all calls."""
+        """A body with captures is traced for each call, because the captured values may have changed: a variable is
+        assigned, a loop rebinds a name. A body without captures is cached."""
         key = (self, _structure((args, kwargs), []))
         if not _hashable(key):
             return self.trace(args, kwargs, graph)
@@ -215,7 +213,7 @@ class Function:
     # -- arguments -----------------------------------------------------------------------------------------------
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """The same call for all ways to write it: f(x), f(x, 1) and f(x, n=1) are one signature where n is 1 anyway."""
+        """Normalise a call: f(x), f(x, 1) and f(x, n=1) are one signature if the default of n is 1."""
         return bind(self.name, self._signature, args, kwargs, self._defaults)
 
     def _named(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
@@ -225,14 +223,14 @@ class Function:
         self._bound.pop(key, None)
 
     def _for(self, instance: Any) -> Function:
-        """This function as a method of one instance, with traces of its own; known by id, since instances need not be
-        hashable, and weakly, so that they can die."""
+        """This function as a method of one instance, with separate traces. Cached by id, since instances need not be
+        hashable, and with a weak reference, so that they can be collected."""
         known = self._bound.get(id(instance))
         if known is not None and known[0]() is instance:
             return known[1]
         try:
             reference = weakref.ref(instance, functools.partial(self._forget, id(instance)))
-        except TypeError:  # an instance with slots and no place for weak references: traced for every method object
+        except TypeError:  # slots without __weakref__: traced for every method object
             return Function(functools.partial(self.python_function, instance), self.name)
         python_function = self.python_function
 
@@ -247,7 +245,7 @@ class Function:
 
 
 class _Method:
-    """A function bound to an instance, which it keeps alive as a bound method does."""
+    """A function bound to an instance, which it keeps alive, as a bound method does."""
 
     def __init__(self, bound: Function, instance: Any):
         self.__wrapped__ = bound
@@ -257,18 +255,18 @@ class _Method:
         return self.__wrapped__(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        if "__wrapped__" not in self.__dict__:  # a copy in the making, which has nothing to ask yet
+        if "__wrapped__" not in self.__dict__:  # while it is being copied
             raise AttributeError(name)
         return getattr(self.__wrapped__, name)
 
 
 def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
-    """Make a Python function of arrays a graph: traced once per signature, then run by the current session.
+    """Compile a Python function of arrays into a graph: it is traced once per signature and run by the current session.
 
-    Python runs once per signature: what shall vary between calls is an argument, and random numbers come from
-    `distgrad.random` with a key as argument; those of NumPy's generators would be recorded as constants. Arrays (and
-    NumPy scalars) become tensors; Python numbers, strings, None, variables and any other hashable object are part of
-    the signature. Arguments and results may be nested. A method is traced once per instance.
+    Python code runs once per signature. Pass anything that changes between calls as an argument. For random numbers,
+    pass a key and use `distgrad.random`; numbers drawn from NumPy's generators would be recorded as constants. Arrays
+    and NumPy scalars become tensors; Python numbers, strings, None, variables and all other hashable objects are part
+    of the signature. Arguments and results may be nested. A method is traced once per instance.
 
     >>> import distgrad as dg
     >>> @dg.function
@@ -287,7 +285,7 @@ def function(python_function: Callable[..., Any] | None = None, *, name: str | N
 
 
 def finish(body: FuncGraph, structure: Any) -> Traced:
-    """A body that gives the leaves of `structure`: tensors, sparse ones, operations to run, or None."""
+    """Make the leaves of `structure` the outputs of a body: tensors, IndexedSlices, operations to run, or None."""
     for leaf in nest.flatten(structure):
         if isinstance(leaf, IndexedSlices):
             body.outputs += [leaf.values, leaf.indices]
@@ -301,7 +299,7 @@ def finish(body: FuncGraph, structure: Any) -> Traced:
 def call(
     body: FuncGraph, arguments: Sequence[Any], definition: OpDef = CALL, name: str | None = None, **attrs: Any
 ) -> list[Tensor]:
-    """One op that stands for a body, with what the body captured appended to the arguments."""
+    """Add one op that calls a body; the tensors that the body captured are appended to the arguments."""
     return make_n(definition, (*arguments, *body.captures), {"body": body, **attrs}, name)
 
 
@@ -318,20 +316,20 @@ def op_name(name: str) -> str:
 
 
 def is_array(x: Any) -> bool:
-    """Whether an argument becomes a tensor; everything else is part of the signature, variables too."""
+    """Whether an argument becomes a tensor. Everything else, including variables, is part of the signature."""
     if isinstance(x, Tensor | np.ndarray | np.generic):
         return True
     return hasattr(x, "__array__") and not isinstance(x, type | Variable)
 
 
-#: Values of a signature after which it is made sure that the arguments do not contain themselves.
+#: Number of leaves of a signature at which the arguments are checked for cycles.
 _MANY_PARTS = 10_000
 
 
 def _structure(tree: Any, found: list[Any]) -> Any:
-    """What tells a signature apart; the arrays in it are added to `found`, in the order of `nest.flatten`.
+    """The cache key of some arguments; their arrays are appended to `found`, in the order of `nest.flatten`.
 
-    Flat, however deep the structure: Python compares nested tuples by recursion."""
+    The key is flat, however deep the structure, because Python compares nested tuples recursively."""
     if type(tree) is np.ndarray:
         found.append(tree)
         return tree.shape, native(tree.dtype)
@@ -353,10 +351,10 @@ def _structure(tree: Any, found: list[Any]) -> Any:
             names = nest.field_names(x)
             parts.append((type(x), tuple(names)))
             stack += [getattr(x, name) for name in reversed(names)]
-        else:  # 0.0 == -0.0 and nan != nan: a float is told apart by how it is written
+        else:  # floats by their repr, because 0.0 == -0.0 and nan != nan
             parts.append((type(x), repr(x) if isinstance(x, float | complex) else x))
         if len(parts) == _MANY_PARTS:
-            nest.flatten(tree)  # an error where it contains itself
+            nest.flatten(tree)  # raises if it contains itself
     return tuple(parts)
 
 
@@ -374,13 +372,13 @@ def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
 def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:
     try:
         return inspect.signature(f)
-    except (TypeError, ValueError):  # some builtins say nothing about their parameters
+    except (TypeError, ValueError):  # some builtins have no signature
         return None
 
 
 def _defaults(signature: inspect.Signature | None) -> dict[str, Any]:
-    """What a call may spell out or leave out. Not where a default is an array (it is a constant of the function, and
-    spelt out it would be an input) or cannot be told apart."""
+    """The defaults to add to every call. Empty if one is an array, which is a constant of the function as a default but
+    an input if passed, or is not hashable."""
     parameters = {} if signature is None else signature.parameters
     found = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
     leaves = nest.flatten(list(found.values()))
@@ -390,7 +388,7 @@ def _defaults(signature: inspect.Signature | None) -> dict[str, Any]:
 def bind(
     name: str, signature: inspect.Signature | None, args: Any, kwargs: Any, defaults: Mapping[str, Any] | None = None
 ) -> tuple[Any, Any]:
-    """The same arguments, by position where they can be, with defaults for what is left out."""
+    """The same arguments, by position if possible, with defaults for those left out."""
     if signature is None or not (kwargs or defaults):
         return args, kwargs
     try:
@@ -402,7 +400,7 @@ def bind(
 
 
 def positional_names(signature: inspect.Signature | None) -> tuple[list[str], str]:
-    """The names of positional parameters, and of the one that takes the rest."""
+    """The names of the positional parameters, and of *args."""
     parameters = [] if signature is None else list(signature.parameters.values())
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return names, next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
@@ -411,7 +409,7 @@ def positional_names(signature: inspect.Signature | None) -> tuple[list[str], st
 def named_leaves(
     signature: inspect.Signature | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[tuple[str, Any]]:
-    """Every leaf of the arguments with how one would write it."""
+    """Every leaf of the arguments with its expression, such as `params['w'][0]`."""
     names, rest = positional_names(signature)
     names = [*names, *(f"{rest}[{i}]" for i in range(len(args) - len(names)))]
     named = [*zip(names, args, strict=False), *((key, kwargs[key]) for key in sorted(kwargs))]
@@ -432,11 +430,11 @@ def _result_leaf(name: str, x: Any) -> Any:
     if x is None or isinstance(x, Operation):
         return x
     try:
-        if isinstance(x, IndexedSlices):  # of arrays, too
+        if isinstance(x, IndexedSlices):  # of tensors or arrays
             return IndexedSlices(convert(x.values), convert(x.indices), x.dense_shape)
         return convert(x)
     except TypeError as e:
-        raise TypeError(f"{name} must return tensors, operations, None, or nestings of them: {e}") from None
+        raise TypeError(f"{name} must return tensors, operations, None, or nested structures of them: {e}") from None
 
 
 def _rebuilt(leaf: Any, values: Iterator[Any]) -> Any:

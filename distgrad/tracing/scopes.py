@@ -1,6 +1,6 @@
-"""Where and in what order the ops of the current graph are built: scopes of names, devices and control dependencies.
+"""Context managers for the ops of the current graph: name scopes, devices and control dependencies.
 
-Outside any graph ops compute at once, in this process and in program order, so these do nothing there.
+Outside any graph ops run immediately, in this process and in program order, so these have no effect there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from distgrad.graph import current_graph
 
 @contextmanager
 def name_scope(name: str | None) -> Iterator[str]:
-    """Prefix the names of ops; a scope of the same name is made unique, one that ends in '/' is entered again.
+    """Prefix the names of ops. A name in use is made unique; a name that ends in '/' enters that scope again.
 
     >>> import distgrad as dg
     >>> with dg.Graph(), dg.name_scope("layer"):
@@ -30,12 +30,12 @@ def name_scope(name: str | None) -> Iterator[str]:
 
 
 def device(device: str | None) -> AbstractContextManager[None]:
-    """Place ops. The gradient of an op goes where the op is; None clears it.
+    """Place ops on a device. The gradient of an op runs on the same device; None clears the placement.
 
-    What may be asked for: 'cpu' (any worker, as without a device), 'gpu' (a GPU of any worker), 'gpu:1' (on the worker
-    that has GPU 1, counted over the workers), 'worker:2', a label of workers such as 'zone=eu-1', and several of these
-    with commas between them ('gpu,zone=eu-1'). TensorFlow's '/gpu:0' and '/job:worker/task:2' are read as well. A run
-    is refused with DeviceError, before it begins, where the cluster has no such device.
+    A device is 'cpu' (any worker; the default), 'gpu' (a GPU of any worker), 'gpu:1' (the worker with GPU 1, counted
+    over all workers), 'worker:2', a worker label such as 'zone=eu-1', or several of these separated by commas, such as
+    'gpu,zone=eu-1'. TensorFlow's '/gpu:0' and '/job:worker/task:2' are accepted too. If the cluster has no such device,
+    the run raises DeviceError before it starts.
 
     >>> import distgrad as dg
     >>> with dg.Graph(), dg.device("worker:2"):
@@ -48,7 +48,7 @@ def device(device: str | None) -> AbstractContextManager[None]:
 
 
 def control_dependencies(dependencies: Iterable[Any] | None) -> AbstractContextManager[None]:
-    """Ops built inside run after these tensors and operations, though they read nothing from them.
+    """Make the ops built in this context run after these tensors and operations, without reading them.
 
     >>> import distgrad as dg
     >>> with dg.Graph():

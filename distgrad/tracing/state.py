@@ -1,17 +1,17 @@
-"""The state that calls share: having variables to oneself, taking their values together, setting them together.
+"""Thread-safe access to variables: exclusive writers, atomic reads and writes of several variables.
 
-A call that writes has its variables (those that it reads, too) to itself from the first read to the last write, so
-calls of several threads happen one after another for each variable. Reading alone waits for nobody: the values of
-several variables are taken in one go, and set in one go, so a reader sees all of a call's writes or none.
+A call that writes has exclusive access to its variables, including those that it only reads, from the first read to the
+last write. So calls of several threads are serialized per variable. Reads never wait: the values of several variables
+are read atomically and set atomically, so a reader sees all of a call's writes or none.
 
-An interrupt (Ctrl-C) may come between any two instructions of Python. Nothing has to be put right after one: what a
-call claimed is free again when its gate is, and a `with` statement on a lock lets go of it whatever happens.
+An interrupt (Ctrl-C) may arrive between any two Python instructions and needs no cleanup: a variable is free as soon as
+the gate of its last call is unlocked, and a `with` statement on a lock always releases it.
 
-"At one moment" means: in one call into C, in which no Python code runs. Other threads and signals wait until it is over
-(Python hands over between instructions). It lets go of no object, and it makes none that the garbage collector counts,
-so no finalizer runs in it either: Python 3.11 collects when such an object is made (`getattr` and `setattr` make not
-even a tuple of their arguments), later versions between instructions. All of that rests on the global interpreter lock:
-without it (free-threaded builds) a reader could see some of the writes.
+"Atomically" means in one call into C that runs no Python code: other threads and signals wait until it returns, since
+Python switches threads between instructions. The call frees no object and allocates none that the garbage collector
+tracks, so no finalizer runs in it either: Python 3.11 collects on allocation (`getattr` and `setattr` do not even
+allocate a tuple for their arguments), later versions between instructions. All of this relies on the global interpreter
+lock; in free-threaded builds a reader could see only some of the writes.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ R = TypeVar("R")
 
 
 class Shared(Protocol):
-    """What calls share: a value (an array or a handle) that is never written into, and the gate of the call that
-    claimed it last, which is locked as long as that call is under way."""
+    """A variable as calls see it: a value (an array or a handle) that is never modified, and the gate of the last call
+    that claimed it, which is locked while that call is running."""
 
     _value: Any
     gate: threading.Lock
 
 
 _gate = attrgetter("gate")
-#: Held while gates are looked at and set.
+#: Held while gates are checked and set.
 _claims = threading.Lock()
-#: The gates of the calls that this thread is in the middle of; the threads of a run know them, too.
+#: Gates of the calls that this thread is running; the threads of a run inherit them.
 _calls: ContextVar[tuple[threading.Lock, ...]] = ContextVar("distgrad_calls", default=())
 
 
 def alone(variables: Sequence[Shared], work: Callable[[], R]) -> R:
-    """What `work` gives; until it ends, no other call writes these variables.
+    """Run `work` with exclusive write access to these variables, and return its result.
 
-    All are claimed at once, so nobody has some and waits for others: no two calls wait for each other.
+    All variables are claimed together: no call holds some while it waits for others, so there is no deadlock.
     """
     gate = threading.Lock()
     with gate:
@@ -74,24 +74,24 @@ def _claim(variables: Sequence[Shared], gate: threading.Lock) -> None:
         mine = [v for v in variables if v.gate in _calls.get() and v.gate in closed]
         if mine:
             raise RuntimeError(
-                f"{mine[0]!r} is written by the call that is under way, and would be written once more inside of it, "
-                f"by a kernel or a signal handler. Kernels are pure: return the value, and assign it in the function."
+                f"{mine[0]!r} is written by the call that is running, and a kernel or a signal handler inside this "
+                f"call tries to write it too. Kernels must be pure: return the value, and assign it in the function."
             )
         with closed[0]:  # until that call ends
             pass
 
 
 def take(variables: Sequence[Shared]) -> list[Any]:
-    """The values of several variables at one moment."""
+    """The values of several variables, read atomically."""
     return list(map(getattr, variables, repeat("_value")))
 
 
 def put(variables: Sequence[Shared], values: Sequence[Any]) -> None:
-    """Set several variables at one moment. Their old values live on until all are set: to let go of one may run any
-    code, such as the callback of a weak reference to it, and may let another thread run."""
+    """Set several variables atomically. The old values are kept until all are set, because freeing one may run any
+    code, such as a weak reference's callback, and may switch threads."""
     old = take(variables)
     _set(variables, "_value", values)
-    del old  # not before; what runs now sees the new values
+    del old  # any finalizer that runs here sees the new values
 
 
 def _set(variables: Sequence[Shared], name: str, values: Any) -> None:
@@ -99,8 +99,8 @@ def _set(variables: Sequence[Shared], name: str, values: Any) -> None:
 
 
 def frozen(value: Array, shared: Container[int] = ()) -> Array:
-    """A value that a variable can keep: nobody else can write into it. `shared` has the ids of what holds the memory
-    of others."""
+    """A value that a variable can keep, because nobody else can write to it. `shared` has the ids of arrays that share
+    memory with others."""
     flags, base = value.flags, value.base
     own = flags.owndata or isinstance(base, ResultBuffer)
     if not own or not flags.writeable or id(value if base is None else base) in shared:

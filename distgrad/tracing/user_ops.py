@@ -1,4 +1,4 @@
-"""A user's own op: a kernel function becomes an op type that records in graphs and computes outside them."""
+"""User-defined ops: a kernel function becomes an op type that is recorded in graphs and runs directly outside them."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ Kernel = Callable[..., Any]
 def op(
     op_type: str, infer: Callable[..., Any] | None = None, *, broadcasting: bool = False, override: bool = False
 ) -> Callable[[Kernel], Callable[..., Any]]:
-    """Decorator that makes a kernel (NumPy arrays in, NumPy arrays out) an op of type `op_type`.
+    """Decorator that turns a kernel (NumPy arrays in, NumPy arrays out) into an op of type `op_type`.
 
-    Positional arguments of a call are the op's inputs and arrive in the kernel as arrays, which it must not write into,
-    and not keep: their memory is used again as soon as nothing else reads it, so what a kernel remembers is a copy.
-    Keyword arguments are static: plain hashable values that the kernel gets as they are and a gradient function finds
-    in `op.attrs`. A kernel that returns a tuple makes an op with several outputs, and a call gives a list of tensors.
-    Every call also takes `name=`.
+    Positional arguments of a call are the op's inputs. The kernel receives them as arrays, which it must neither write
+    to nor keep: their memory is reused as soon as nothing else reads it, so copy any data that the kernel stores.
+    Keyword arguments are static: plain hashable values that are passed to the kernel unchanged and that a gradient
+    function finds in `op.attrs`. If the kernel returns a tuple, the op has several outputs and a call returns a list of
+    tensors. Every call also takes `name=`.
 
     Args:
-        op_type: what RegisterGradient and no_gradient call it.
-        infer: the shape rule, `infer(*inputs, **attrs)`, which looks at `.shape` and `.dtype` of the inputs and returns
-            (shape, dtype), or a list of them for several outputs. Without it the types come from one call on zeros.
+        op_type: the name for RegisterGradient and no_gradient.
+        infer: the shape rule `infer(*inputs, **attrs)`. It reads `.shape` and `.dtype` of the inputs and returns
+            (shape, dtype), or a list of them for several outputs. Without it, the kernel is called once on zeros.
         broadcasting: inputs broadcast against each other, so gradients are summed back to the inputs' shapes.
-        override: replace an op type that is defined already, as when a notebook's cell runs again.
+        override: replace an existing op type, for example when a notebook cell runs again.
 
-    Without a registered gradient, differentiating through the op is a LookupError.
+    If no gradient is registered, differentiating through the op raises LookupError.
 
     >>> import distgrad as dg
     >>> @dg.op("DocSoftplus")
@@ -93,7 +93,7 @@ def _signature(op_type: str, kernel: Kernel) -> inspect.Signature:
 
 
 def _attrs(op_type: str, signature: inspect.Signature, inputs: Sequence[Any], attrs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments with the kernel's own defaults filled in: equal calls make equal ops."""
+    """The keyword arguments, with the kernel's defaults filled in, so that equal calls make equal ops."""
     try:
         signature.bind(*inputs, **attrs)
     except TypeError as e:
@@ -109,16 +109,14 @@ def _static(op_type: str, key: str, value: Any) -> Any:
     if isinstance(value, Tensor | np.ndarray) or hasattr(value, "__tensor__"):
         raise TypeError(
             f"op {brief(op_type)} (at {here()}): keyword argument {brief(key)} is {brief(value)}, but keyword "
-            "arguments are static. "
-            f"Pass tensors and arrays by position."
+            f"arguments are static. Pass tensors and arrays by position."
         )
     try:
         hash(value)
     except TypeError:
         raise TypeError(
             f"op {brief(op_type)} (at {here()}): keyword argument {brief(key)} is {brief(value)}, which is not "
-            "hashable. "
-            f"Static arguments are numbers, strings, dtypes, or tuples of them."
+            f"hashable. Static arguments are numbers, strings, dtypes, or tuples of them."
         ) from None
     return value
 
@@ -127,13 +125,13 @@ def _static(op_type: str, key: str, value: Any) -> Any:
 
 
 def _from_zeros(op_type: str, kernel: Kernel) -> Callable[..., Any]:
-    """A shape rule that asks the kernel itself, once per signature."""
+    """A shape rule that calls the kernel on zeros, once per signature."""
     known: dict[Any, Any] = {}
 
     def rule(*inputs: Typed, **attrs: Any) -> Any:
         specs = tuple(spec_of(x) for x in inputs)
         items = sorted(attrs.items())
-        key = (specs, tuple(items), repr(items))  # the text too: 1, 1.0 and True are equal but not the same
+        key = (specs, tuple(items), repr(items))  # the repr too, because 1 == 1.0 == True
         if key not in known:
             known[key] = _on_zeros(op_type, kernel, specs, attrs)
         return known[key]
@@ -148,9 +146,8 @@ def _on_zeros(op_type: str, kernel: Kernel, specs: Sequence[Spec], attrs: dict[s
     except Exception as e:
         raise ValueError(
             f"op {brief(op_type)} (at {here()}): its result types come from one call of the kernel on zeros, and that "
-            "call, "
-            f"on ({', '.join(map(str, specs))}), failed with {type(e).__name__}: {e}. "
-            f'If the inputs are right, give the types: @distgrad.op("{op_type}", infer=...).'
+            f"call, on ({', '.join(map(str, specs))}), failed with {type(e).__name__}: {e}. "
+            f'If the inputs are right, pass a shape rule: @distgrad.op("{op_type}", infer=...).'
         ) from e
     return [spec_of(np.asarray(x)) for x in made] if isinstance(made, tuple | list) else spec_of(np.asarray(made))
 

@@ -1,8 +1,7 @@
 """Variables: named state that graphs read and assign.
 
-A variable holds its value; a graph refers to it by one handle tensor, reads it through ReadVariable ops and changes it
-through Assign ops. Among the ops that run, reads and assigns of one variable happen in the order in which they were
-built.
+A variable holds its value. A graph refers to it by one handle tensor, reads it with ReadVariable ops and changes it
+with Assign ops. Reads and assigns of a variable run in the order in which they were built.
 """
 
 from __future__ import annotations
@@ -46,19 +45,19 @@ def _read_grad(op: Operation, g: Any) -> Any:
 
 
 class NotPure(BaseException):
-    """Raised where the body of a call assigns a variable; the call is then traced in place. Never reaches the user."""
+    """Raised if the body of a call assigns a variable; the call is then traced in place. Never reaches the user."""
 
 
 class Variable:
     """State that outlives a call.
 
     Args:
-        initial_value: an array, anything NumPy makes one of, a handle, or a function of no arguments that returns one.
-            In a Ray session the function is traced and runs as a task, and the value stays on the cluster: weights that
-            are too large for this process are made or loaded there.
-        name: how it is called in graphs, plans and checkpoints.
-        trainable: whether `custom_gradient` and optimisers count it in.
-        dtype: converts the initial value.
+        initial_value: an array, anything that NumPy converts to one, a handle, or a function without arguments that
+            returns one of these. In a Ray session the function is traced and runs as a task, and the value stays on the
+            cluster. Use this for weights that are too large for this process.
+        name: name of the variable in graphs, plans and checkpoints.
+        trainable: whether `custom_gradient` and optimisers include it.
+        dtype: dtype to convert the initial value to.
 
     >>> import distgrad as dg
     >>> v = dg.Variable([1.0, 2.0], name="v")
@@ -82,9 +81,9 @@ class Variable:
         if isinstance(initial_value, Tensor):
             raise TypeError(
                 f"Variable: the initial value {initial_value!r} is a tensor, which has no value yet. "
-                f"Pass an array, or a function of no arguments that returns one."
+                f"Pass an array, or a function without arguments that returns one."
             )
-        #: Locked while a call that writes this variable is under way; see `distgrad.tracing.state`.
+        #: Locked while a call that writes this variable is running; see `distgrad.tracing.state`.
         self.gate = threading.Lock()
         self._value: Array | Handle = _initial(initial_value, dtype)
         self.name = "Variable" if name is None else check_name(name)
@@ -118,20 +117,20 @@ class Variable:
         return self is not other
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        raise TypeError(f"{self!r} is not written in place: build the new value and call assign(value)")
+        raise TypeError(f"{self!r} cannot be written in place: build the new value and call assign(value)")
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            f"<Variable {self.name!r}> cannot be copied or pickled: its state has one place. Take its value with "
-            f".numpy(), and make another with distgrad.Variable(value); or keep it in a file with "
+            f"<Variable {self.name!r}> cannot be copied or pickled, because its state must stay in one place. Take its "
+            f"value with .numpy() and create another with distgrad.Variable(value), or save it to a file with "
             f"distgrad.save_checkpoint and restore_checkpoint. A function that is sent elsewhere takes it as an "
-            "argument."
+            f"argument."
         )
 
     # -- in a graph ----------------------------------------------------------------------------------------------
 
     def __handle__(self) -> Tensor:
-        """What stands for this variable as an x of `gradients` in the current graph."""
+        """The tensor that represents this variable in `gradients` in the current graph."""
         graph = current_graph()
         if graph is None:
             raise RuntimeError(f"{self!r} has no handle outside a graph")
@@ -147,12 +146,12 @@ class Variable:
         if graph._control:
             return self.read()
         if read is None:
-            with graph.clean():  # whoever reads it first, everyone shares it
+            with graph.clean():  # the first read is shared by all readers
                 read = graph.reads[self] = self.read()
         return read
 
     def read(self) -> Tensor:
-        """The value now: a new read in a graph, a copy of the array outside."""
+        """The current value: a new read op inside a graph, a copy of the array outside."""
         graph = current_graph()
         if graph is None:
             return self.numpy()  # type: ignore[no-any-return]
@@ -163,7 +162,7 @@ class Variable:
         return made
 
     def _read_around(self, graph: FuncGraph) -> Tensor:
-        """The read that a body captures: of the nearest graph around it that has one, else of the outermost."""
+        """The read that a body captures: from the nearest enclosing graph that has one, else from the outermost."""
         around = graph.around()
         for outer in around:
             if not _nested(outer) or (self in outer.reads and not outer._control):
@@ -178,7 +177,7 @@ class Variable:
     value = read_value = read
 
     def assign(self, value: Any) -> Tensor:
-        """Set the value; gives the new value. In a graph it happens when the op runs."""
+        """Set the value and return it. Inside a graph, it is set when the op runs."""
         graph = current_graph()
         if _nested(graph):
             graph.impure = True
@@ -193,7 +192,7 @@ class Variable:
         return op.outputs[0]
 
     def assign_add(self, delta: Any) -> Tensor:
-        """Add to the value; gives the new value. Of an `IndexedSlices` only the rows that it has are added to."""
+        """Add to the value and return the new value. An `IndexedSlices` changes only its rows."""
         if current_graph() is None:
             return self._change(lambda: value_of(self._value) + self._number(delta))
         if isinstance(delta, IndexedSlices):
@@ -201,8 +200,7 @@ class Variable:
         return self.assign(self.read() + delta)
 
     def assign_sub(self, delta: Any) -> Tensor:
-        """Subtract from the value; gives the new value. Of an `IndexedSlices` only the rows that it has are subtracted
-        from."""
+        """Subtract from the value and return the new value. An `IndexedSlices` changes only its rows."""
         if current_graph() is None:
             return self._change(lambda: value_of(self._value) - self._number(delta))
         if isinstance(delta, IndexedSlices):
@@ -210,7 +208,7 @@ class Variable:
         return self.assign(self.read() - delta)
 
     def _change(self, new: Callable[[], Any]) -> Tensor:
-        """Set the value to what `new` gives, with no other write in between; gives a copy, as outside any graph."""
+        """Set the value to the result of `new` without any other write in between; returns a copy."""
 
         def change() -> Any:
             self._value = value = frozen(np.array(self._fit(new())))
@@ -220,11 +218,11 @@ class Variable:
         return made
 
     def _number(self, delta: Any) -> Any:
-        """What is added outside any graph: numbers as they are, so that they adapt; the rest as an array."""
+        """The operand of an update outside a graph: Python numbers unchanged, so that they adapt; others as arrays."""
         return delta if isinstance(delta, int | float | complex) else as_array(delta)
 
     def _fit(self, value: Any) -> Any:
-        """A value of the variable's shape and dtype: Python numbers adapt, what has a dtype must have this one."""
+        """A value of the variable's shape and dtype. Python numbers adapt; a value with a dtype must have this one."""
         if has_tensor(value) or isinstance(value, Variable):
             value = convert(value)
         if not isinstance(value, Tensor | np.ndarray | np.generic):
@@ -239,8 +237,8 @@ class Variable:
 
 
 def _initial(value: Any, dtype: Any) -> Array | Handle:
-    """What a variable begins with. A function of no arguments runs where the current session runs: on a cluster as a
-    task, whose result stays there."""
+    """The initial value. A function without arguments runs in the current session: on a cluster it is a task, and its
+    result stays there."""
     if isinstance(value, Handle):
         return value if dtype is None or value.dtype == dtype else frozen(value.numpy().astype(dtype))
     with outside():
@@ -258,7 +256,7 @@ def _nested(graph: Graph | None) -> TypeGuard[FuncGraph]:
 
 
 def _handle_in(graph: Graph, variable: Variable) -> Tensor:
-    """The one tensor that stands for the variable in a graph, outside every scope and dependency."""
+    """The tensor that represents the variable in a graph; it ignores scopes and control dependencies."""
     made = graph.handles.get(variable)
     if made is None:
         attrs = {"key": variable.key, "shape": variable.shape, "dtype": variable.dtype}
@@ -272,14 +270,14 @@ def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
     if current_graph() is not None:
         raise TypeError(
             f"{self!r} has no array inside a graph: its value may change before the graph runs. "
-            f"Use it as a tensor, or take .numpy() to record its value of now as a constant."
+            f"Use it as a tensor, or take .numpy() to record its current value as a constant."
         )
     return np.array(value_of(self._value), dtype=dtype if dtype is None else dtype_from("np.array", dtype))
 
 
 def _in_place(operator: str, remedy: str) -> Callable[..., Any]:
     def refuse(self: Variable, other: Any) -> Any:
-        raise TypeError(f"`variable {operator} x` would replace {self!r} by a tensor or an array: use {remedy}")
+        raise TypeError(f"`variable {operator} x` would replace {self!r} with a tensor or an array: use {remedy}")
 
     return refuse
 

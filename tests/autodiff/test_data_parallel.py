@@ -215,9 +215,9 @@ DP = dg.data_parallel
         (lambda: DP(mean_loss, 2, batch=(1, 2))(W, X, Y[:3]), ValueError, "x has 7, y has 3"),
         (lambda: DP(mean_loss, 8, batch=(1, 2))(W, X, Y), ValueError, "7 rows cannot be split into 8 shards"),
         (lambda: DP(lambda x: x, 2)(np.array(1.0)), ValueError, "argument x is a scalar and has no rows"),
-        (lambda: DP(lambda x: x, 2, batch=0)(1.0), TypeError, "argument x is 1.0, no array"),
-        (lambda: DP(lambda x: dg.sum(x), 2)(1.0), ValueError, "no argument is an array to split"),
-        (lambda: DP(lambda x: x * 2, 2)(X), ValueError, "its result has other shapes in other shards"),
+        (lambda: DP(lambda x: x, 2, batch=0)(1.0), TypeError, "argument x is 1.0, not an array"),
+        (lambda: DP(lambda x: dg.sum(x), 2)(1.0), ValueError, "no argument of the call contains an array to split"),
+        (lambda: DP(lambda x: x * 2, 2)(X), ValueError, "its result has different shapes in different shards"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(call: Any, error: type[Exception], text: str) -> None:
@@ -232,5 +232,5 @@ def test_a_function_that_assigns_is_refused() -> None:
         v.assign(dg.mean(x))
         return dg.mean(x)
 
-    with pytest.raises(ValueError, match="Shards run side by side, so none may assign"):
+    with pytest.raises(ValueError, match="Shards run in parallel, so none may assign"):
         dg.data_parallel(loss, 2)(X)

@@ -415,7 +415,7 @@ def test_vjp_errors() -> None:
 
 def test_cotangents_must_fit() -> None:
     _, pullback = dg.vjp(lambda x: {"a": x}, np.ones(2))
-    with pytest.raises(ValueError, match=r"another structure: \[\"\['b'\]\"\] for \[\"\['a'\]\"\]"):
+    with pytest.raises(ValueError, match=r"a different structure: \[\"\['b'\]\"\] for \[\"\['a'\]\"\]"):
         pullback({"b": np.ones(2)})
     with pytest.raises(ValueError, match=r"\['a'\] is f64\[3\] and must be f64\[2\]"):
         pullback({"a": np.ones(3)})

@@ -143,7 +143,7 @@ def test_results_may_be_none_sparse_or_an_operation() -> None:
 
 def test_a_result_that_is_no_tensor_is_a_type_error_that_names_the_function() -> None:
     f = dg.function(lambda: object(), name="f")
-    with pytest.raises(TypeError, match="f must return tensors, operations, None, or nestings"):
+    with pytest.raises(TypeError, match="f must return tensors, operations, None, or nested structures"):
         f()
 
 

@@ -345,7 +345,7 @@ def test_a_kernel_that_writes_what_its_own_call_writes_is_refused(options: Any) 
         v.assign_add(1.0)
         return x + 0
 
-    with dg.Session(**options), pytest.raises(RuntimeError, match=r"'v'.* is written by the call that is under way"):
+    with dg.Session(**options), pytest.raises(RuntimeError, match=r"'v'.* is written by the call that is running"):
         dg.function(lambda: v.assign(impure(v) * 2))()
     assert v.numpy() == 1.0
     assert v.assign_add(1.0) == 2.0

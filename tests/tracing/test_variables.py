@@ -117,7 +117,7 @@ def test_a_variable_is_not_changed_in_place(change: Callable[..., object], remed
 
 
 def test_an_element_of_a_variable_is_not_assigned() -> None:
-    with pytest.raises(TypeError, match=r"not written in place: build the new value and call assign"):
+    with pytest.raises(TypeError, match=r"cannot be written in place: build the new value and call assign"):
         dg.Variable([1.0])[0] = 2.0
 
 
