@@ -1,7 +1,7 @@
-"""What a machine's CPU can do, whatever its environment says.
+"""Reports what a machine's CPU supports, regardless of its environment variables.
 
-Nodes get this file as text, so that it runs where distgrad is not installed: it imports nothing of distgrad's. Where
-the environment takes something away (`VARIABLES`), another process looks, without it, and writes a line of JSON.
+Nodes get this file as text, so that it also runs if distgrad is not installed: it imports nothing from distgrad. If the
+environment disables features (`VARIABLES`), a subprocess without these variables writes the report as a line of JSON.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import subprocess
 import sys
 from typing import Any
 
-#: Variables that choose kernels: of OpenBLAS, of NumPy's loops, of the C library.
+#: Environment variables that select kernels of OpenBLAS, NumPy and the C library.
 VARIABLES = ("OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES", "NPY_ENABLE_CPU_FEATURES", "GLIBC_TUNABLES")
-#: Seconds that the process may take.
+#: Seconds for the subprocess to report.
 REPORT_TIMEOUT = 30.0
 
 
 def flags() -> list[str]:
-    """What Linux says that the CPU can do: what all of its cores have. Nothing is known on other systems."""
+    """The CPU flags that all cores have, according to Linux; empty on other systems."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = [line.partition(":") for line in file]
@@ -31,7 +31,7 @@ def flags() -> list[str]:
 
 
 def loops() -> tuple[list[str], list[str]]:
-    """The CPU features that NumPy has loops for beyond its least ones, and those of them that are on."""
+    """The CPU features beyond its baseline that NumPy has loops for, and those of them that are enabled."""
     from numpy._core import _multiarray_umath as umath  # type: ignore[attr-defined]
 
     names: list[str] = list(umath.__cpu_dispatch__)
@@ -40,7 +40,7 @@ def loops() -> tuple[list[str], list[str]]:
 
 
 def kernels() -> str:
-    """The kernels that NumPy's OpenBLAS has chosen, by their name; none where it has another BLAS."""
+    """The name of the kernels that NumPy's OpenBLAS has selected; "" with another BLAS."""
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
@@ -52,15 +52,15 @@ def kernels() -> str:
 def report() -> dict[str, Any]:
     try:
         names, on = loops()
-    except ImportError:  # no NumPy: whoever asks next is told so
+    except ImportError:  # without NumPy: the fingerprint will say so
         names, on = [], []
     machine = platform.machine()
-    known = names, on, "" if machine.lower() in ("x86_64", "amd64") else kernels()  # there flags tell more
+    known = names, on, "" if machine.lower() in ("x86_64", "amd64") else kernels()  # on x86 the flags say more
     return dict(zip(("dispatch", "features", "kernels"), known, strict=True), machine=machine, flags=flags())
 
 
 def asked(text: str) -> dict[str, Any]:
-    """What there is to report of this machine; `text` is that of this file."""
+    """The report of this machine; `text` is the text of this file."""
     if not any(os.environ.get(name) for name in VARIABLES):
         return report()
     env = {name: value for name, value in os.environ.items() if name not in VARIABLES}

@@ -1,4 +1,4 @@
-"""Looking on while a task runs: where it is, whether it shall stop, and how long each of its ops takes."""
+"""Monitors a running task: its current step, a request to stop, and the time of each op."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import time
 from distgrad.scheduler.program import Step
 from distgrad.scheduler.reports import OpTime, op_text
 
-#: Ops of a task that are told of: those that took longest.
+#: Maximum number of ops in a task's report: the slowest.
 MAX_OP_TIMES = 64
 
 
 class Stopped(Exception):
-    """The run that a task belongs to is over."""
+    """Raised in a task when its run is over."""
 
 
 class TaskMonitor:
-    """Told before each call of a task which step it belongs to; ends the task there once `over` is set. `calls` is how
-    many there are."""
+    """Called before each of a task's `calls` calls, with the step that the call belongs to. Stops the task there if
+    `over` is set."""
 
     def __init__(self, over: threading.Event | None = None, calls: int = 0):
-        #: The step that is under way, or was the last, and how many calls were begun.
+        #: The current or last step, and the number of calls begun.
         self.step: Step | None = None
         self.count = 0
         self.calls = calls
@@ -36,11 +36,11 @@ class TaskMonitor:
 
 
 class Clock(TaskMonitor):
-    """A monitor that also takes the time: a step lasts until the next one begins."""
+    """A monitor that also measures time: a step lasts until the next one begins."""
 
     def __init__(self, over: threading.Event | None = None, calls: int = 0):
         super().__init__(over, calls)
-        #: By identity: the step and its seconds, in however many calls.
+        #: By identity of the step: the step and its seconds, over all its calls.
         self._times: dict[int, tuple[Step, list[float]]] = {}
         self._at = time.perf_counter()
 
@@ -49,7 +49,7 @@ class Clock(TaskMonitor):
         super().before(step)
 
     def ops(self) -> tuple[OpTime, ...]:
-        """What each op took, the longest first; called when the last step has ended."""
+        """The time of each op, slowest first. Call it after the last step."""
         self._add()
         found: dict[tuple[str, str], list[float]] = {}
         for step, seconds in self._times.values():
@@ -68,7 +68,7 @@ class Clock(TaskMonitor):
 
 
 def resident_bytes() -> int:
-    """The bytes of this process that are in memory now; where the system does not tell, the most that were, or 0."""
+    """Resident memory of this process in bytes; its peak, or 0, on systems that do not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -38,7 +38,7 @@ def test_the_environments_of_nodes_change_no_bit(play: Callable[..., Any]) -> No
 @pytest.mark.parametrize(
     ("node", "excluded", "reason"),
     [
-        (mixed.other_version, "numpy '2.0.99', not", "would give other bits"),
+        (mixed.other_version, "numpy '2.0.99', not", "would compute different bits"),
         (mixed.without_cloudpickle, "No module named 'cloudpickle'", "its worker cannot import distgrad"),
     ],
 )
@@ -56,7 +56,7 @@ def test_a_node_of_another_version_gets_no_task_and_alone_is_refused(play: Calla
     used, other, labelled, error, version, found = play(mixed.another_version, tmp_path)
     assert used
     assert other not in used
-    assert "all nodes that could run a task would give other bits" in labelled  # not a wait for ever
+    assert "all nodes that could run a task would compute different bits" in labelled  # not a wait for ever
     assert f"numpy '2.0.99', not '{version}'" in error
     assert other[:8] in error
     assert "Install the same versions" in error

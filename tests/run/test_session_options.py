@@ -243,7 +243,7 @@ def test_a_run_that_takes_too_long_is_given_up_and_says_where_it_was(options: An
     lines = str(info.value).splitlines()
     assert lines[0] == "the run was given up after its timeout of 0.05 s. It was waiting for:"
     assert any(" steps: at op 'stuck' (type TestOptionsHang, at test_session_options.py:" in line for line in lines)
-    assert lines[-1].startswith("Variables are as they were. Give it more time with Session(timeout=)")
+    assert lines[-1].startswith("Variables are as they were. Increase Session(timeout=)")
     assert v.numpy() == 1.0
     with dg.Session(timeout=60, **options):  # while the kernel still hangs
         g(X)

@@ -1,8 +1,8 @@
 """The local engine: runs a plan in this process.
 
-Tasks run one after another in the caller's thread, or side by side on a pool of threads where the plan's tasks take
-fewer cpus than there are threads; which of two ready tasks begins first changes no bit. Nothing here writes a variable:
-an engine gives back what a run made, and the session decides.
+Tasks run one after another in the caller's thread, or side by side on a thread pool if they take fewer cpus than there
+are threads. The order of ready tasks changes no bits. Nothing here assigns variables: the engine returns the new
+values, and the session assigns them.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from distgrad.workers.local.pool import inside, run_side_by_side
 from distgrad.workers.local.run_monitor import RunMonitor
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: What comes in: an array, or a handle on one that may be elsewhere.
+#: An input: an array, or a handle of one that may be in another process.
 Value = Array | Handle
 
-#: Runs that should take so many seconds tell within their tasks where they are.
+#: Predicted seconds from which on a run reports progress within its tasks.
 LONG = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How the local engine runs plans."""
+    """The options of the local engine."""
 
     backend: Backend
-    #: Threads in all; tasks side by side share them.
+    #: Threads in total; concurrent tasks share them.
     threads: int = 1
     #: Raise at the first NaN or Inf.
     check_numerics: bool = False
-    #: One task after another, in the plan's order.
+    #: Run one task after another, in the plan's order.
     in_order: bool = False
     #: Seconds after which a run is given up.
     timeout: float | None = None
-    #: How progress is told: live, log or off; None: as the process does.
+    #: How progress is shown: live, log or off; None for the default of the process.
     progress: str | None = None
-    #: Gets the name, the plan and the report of each run; runs are not timed without.
+    #: Called with the name, the plan and the report of each run. Without it runs are not timed.
     record: Callable[[str, Plan, Report], None] | None = None
 
 
 class Engine:
-    """A plan, ready to run: compiled at the first run, kept for the next. `names` is what errors call the feeds, `name`
-    what progress and traces call the run."""
+    """A plan that is ready to run: compiled at the first run, and kept for later ones. `names` are the names of the
+    feeds in errors, `name` is that of the run in progress and traces."""
 
     def __init__(self, plan: Plan, settings: Settings, names: Sequence[str] = (), name: str = "run"):
         self.plan = plan
@@ -70,17 +70,17 @@ class Engine:
         self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
         self._simple = settings.timeout is None and min(self._room, len(plan.tasks)) <= 1
         types = {each.type for each in all_steps(plan.program.steps)}
-        self._blas = settings.backend.name == "numpy" and not types.isdisjoint(USES_BLAS)
+        self._blas = settings.backend.is_numpy and not types.isdisjoint(USES_BLAS)
         self._uses = _uses(plan)
         self._dead = _dead_after(plan)
-        #: Whether a run may take so long that somebody wants to know where it is. What users' own ops take is unknown.
+        #: Whether a run may take long enough to report progress. The time of users' own ops is unknown.
         own = any(OPS[t].kernel is not None for t in types & OPS.keys())
         self.long = own or len(plan.tasks) > 1 or plan.predictions.seconds >= LONG
 
     def run(
         self, feeds: Sequence[Value], state: Mapping[str, Value], fetch: bool = True
     ) -> tuple[list[Array], dict[str, Array]]:
-        """The fetched values, and what the program writes. They are in this process, whether or not they shall be."""
+        """The fetched values, and the values that the program writes. All are in this process, whatever `fetch` is."""
         program = self.plan.program
         fed = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
         kept = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
@@ -92,7 +92,7 @@ class Engine:
         run_monitor = None if quiet else RunMonitor(self, record is not None)
         try:
             with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
-                if self._simple or inside():  # a task that waited for the pool that it occupies would wait for ever
+                if self._simple or inside():  # a nested run would wait forever for the pool that it occupies
                     self._in_order(values, run_monitor)
                 elif self.plan.tasks:
                     run_side_by_side(self, values, self._room, self.settings.timeout, run_monitor or RunMonitor(self))
@@ -113,7 +113,7 @@ class Engine:
                 del values[v]
 
     def take_over(self, task: Task, made: Sequence[Array], values: dict[int, Array], uses: dict[int, int]) -> None:
-        """What a task made is there for others, and what it was the last to read is gone."""
+        """Make a task's results available, and release the inputs that nothing else reads."""
         values.update(zip(task.gives, made, strict=True))
         for v in task.reads:
             uses[v] -= 1
@@ -136,7 +136,7 @@ class Engine:
         return made
 
     def _compile(self, i: int) -> Compiled:
-        """A task's compiled steps. Two threads that need it at the same time make it twice, which harms nobody."""
+        """Compile a task's steps. Two threads may do so at the same time, which is harmless."""
         made = self._bodies[i] = Compiled(body_of(self.plan, i), self.settings.backend)
         return made
 
@@ -145,7 +145,7 @@ _NOTHING = nullcontext()
 
 
 def _uses(plan: Plan) -> dict[int, int]:
-    """How often each value is read, by tasks or at the end."""
+    """The number of readers of each value: tasks, and the results of the run."""
     uses: dict[int, int] = {}
     for v in (*plan.program.wanted, *(v for task in plan.tasks for v in task.reads)):
         uses[v] = uses.get(v, 0) + 1

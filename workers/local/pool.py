@@ -1,7 +1,7 @@
-"""Tasks of one run side by side on a pool of threads, and giving a run up in time.
+"""Runs the tasks of a run side by side on a thread pool, and enforces its timeout.
 
-A run that is over (failed, interrupted, out of time) stops its tasks before their next step; a kernel that is running
-ends first, because threads cannot be killed. The next run does not wait for it: it gets threads of its own.
+A run that is over (failed, interrupted, timed out) stops its tasks before their next step. A kernel that is running
+finishes first, because threads cannot be killed; the next run does not wait for it, but gets new threads.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _inside: ContextVar[bool] = ContextVar("distgrad_inside", default=False)
 
 
 def inside() -> bool:
-    """Whether this thread runs a task: a run that begins there must not wait for the pool that it occupies."""
+    """Whether this thread runs a task: a nested run must not wait for the pool that it occupies."""
     return _inside.get()
 
 
 class Pool:
-    """Threads that run what is submitted. Not those of `concurrent.futures`: Python waits for them at its end, and a
-    kernel that was given up may never end."""
+    """A thread pool. Not that of `concurrent.futures`: Python joins its threads at exit, and a kernel that was given up
+    may never end."""
 
     def __init__(self, size: int):
         self.size = size
@@ -57,7 +57,7 @@ class Pool:
             threading.Thread(target=_serve, args=(jobs,), name="distgrad-task", daemon=True).start()
 
     def renew(self) -> None:
-        """New threads for all that has not begun; the old ones end with what they are at."""
+        """Give queued work to new threads; the old threads end after their current work."""
         with self._lock:
             old, self._jobs = self._jobs, SimpleQueue()
             count, self._started = self._started, 0
@@ -77,13 +77,13 @@ def _serve(jobs: _Jobs) -> None:
 #: The pools of this process, by size.
 _pools: dict[int, Pool] = {}
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pools.clear)  # a process that was forked has none of the threads
+    os.register_at_fork(after_in_child=_pools.clear)  # threads do not survive a fork
 
 
 def run_side_by_side(
     engine: Engine, values: dict[int, Array], room: int, timeout: float | None, run_monitor: RunMonitor
 ) -> None:
-    """Run all tasks, `room` at a time; TimeoutError, with what was running, after `timeout` seconds."""
+    """Run all tasks, at most `room` at a time; TimeoutError, which names the running tasks, after `timeout` seconds."""
     _Run(engine, values, _pools.setdefault(room, Pool(room)), run_monitor).finish(timeout)
 
 
@@ -94,7 +94,7 @@ class _Ended(NamedTuple):
 
 
 class _Run:
-    """Which tasks wait for how many others, and which are under way."""
+    """The tasks of one run: how many others each waits for, and which are running."""
 
     def __init__(self, engine: Engine, values: dict[int, Array], pool: Pool, run_monitor: RunMonitor):
         self._engine, self._values, self._pool, self._run_monitor = engine, values, pool, run_monitor
@@ -117,7 +117,7 @@ class _Run:
                 self._pool.renew()
 
     def _begin(self) -> None:
-        """Start what is ready, the first in the plan's order first."""
+        """Start ready tasks, in the plan's order."""
         while self._ready and len(self._running) < self._pool.size:
             i = heapq.heappop(self._ready)
             given = [self._values[v] for v in self._engine.plan.tasks[i].reads]
@@ -146,7 +146,7 @@ class _Run:
             try:
                 raise error
             finally:
-                del error, ended  # which would hold this frame, and be held by it
+                del error, ended  # break the reference cycle with this frame
         self._engine.take_over(self._engine.plan.tasks[i], made, self._values, self._uses)
         for j in self._followers[i]:
             self._waiting[j] -= 1
@@ -161,12 +161,12 @@ class _Run:
             lines.append(f"  task {i} of {len(tasks)}, {len(tasks[i].steps)} steps: {at}")
         return (
             f"the run was given up after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
-            + "\nVariables are as they were. Give it more time with Session(timeout=), or less to do."
+            + "\nVariables are as they were. Increase Session(timeout=), or do less in one call."
         )  # fmt: skip
 
 
 def _dependencies(plan: Plan) -> tuple[list[int], list[list[int]]]:
-    """For each task how many others it waits for, for their results or their tokens, and who waits for it."""
+    """For each task, the number of tasks that it waits for (for results or tokens), and the tasks that wait for it."""
     maker = {v: i for i, task in enumerate(plan.tasks) for v in task.gives}
     followers: list[list[int]] = [[] for _ in plan.tasks]
     waiting = []

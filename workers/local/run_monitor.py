@@ -1,4 +1,4 @@
-"""What is seen of a run of the local engine: for its report, and for whoever waits for it."""
+"""Monitors runs of the local engine, for their reports and for progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunMonitor:
-    """One run: its tasks that are under way, and those that have ended. `reports`: ops are timed, for a report."""
+    """The running and finished tasks of one run. With `reports`, ops are timed for a report."""
 
     def __init__(self, engine: Engine, reports: bool = False):
         self._plan = engine.plan
@@ -23,14 +23,14 @@ class RunMonitor:
         count, own = len(engine.plan.tasks), engine.settings.progress
         self._work = progress.begin("running", engine.name, count, "tasks", self.at, own)
         self._monitors: dict[int, TaskMonitor] = {}
-        #: Whether tasks are to be watched.
+        #: Whether to monitor the steps of tasks.
         self.monitors_tasks = reports
         if self._work is not progress.NOT_SHOWN:
             self.monitors_tasks |= engine.long
             self._shares = Shares(engine.plan)
 
     def monitor_task(self, i: int, over: threading.Event | None, calls: int) -> TaskMonitor:
-        """For a task of so many calls."""
+        """The monitor of task `i`, which has `calls` calls."""
         monitor = self._monitors[i] = TaskMonitor(over, calls) if self.report is None else Clock(over, calls)
         return monitor
 
@@ -49,7 +49,7 @@ class RunMonitor:
             self.report.seconds = time.time() - self.report.began
 
     def running(self) -> dict[int, TaskMonitor]:
-        """The tasks that are under way."""
+        """The monitors of the running tasks."""
         return self._monitors.copy()
 
     def at(self) -> str:

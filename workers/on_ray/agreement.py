@@ -1,8 +1,8 @@
 """Agreement on bits: which kernels the workers of a session run, and which fingerprint each of them must have.
 
-When a session opens, its nodes are asked what their CPUs have; the kernels that all can run are set by the runtime
-environment of its tasks; and a process of each node reads back its fingerprint. Bodies carry the digest of the one that
-was agreed on, and a process that has another one computes nothing: see `admitted`, which runs on workers.
+When a session opens, its nodes report the features of their CPUs; the runtime environment of the tasks selects kernels
+that all of them can run; and a process on each node reports its fingerprint. Bodies carry the digest of the agreed
+fingerprint, and a process with a different one refuses to run them: see `admitted`, which runs on workers.
 """
 
 from __future__ import annotations
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("distgrad")
 
-#: Seconds in which nodes answer; and in which one of them must. Those that are late are checked by their first task.
+#: Seconds to wait for all nodes; further seconds to wait for the first one. Nodes that have not answered are checked by
+#: their first task.
 ALL_NODES_TIMEOUT, ANY_NODE_TIMEOUT = 10.0, 60.0
-#: The same for nodes that joined while a run waits.
+#: Seconds to wait for nodes that joined later, because a run is waiting meanwhile.
 NEW_NODES_TIMEOUT = 4.0
-#: Nodes that an error names.
+#: Maximum number of nodes that an error names.
 MAX_NAMED_NODES = 4
 REMEDY = (
     "Install the same versions of distgrad, NumPy and SciPy on every node and where the script runs (`distgrad submit` "
@@ -42,15 +43,15 @@ REMEDY = (
     "promises no bits"
 )
 
-#: What nodes have answered to earlier sessions of this process. A node that is started anew has another id.
+#: Answers of nodes to earlier sessions of this process. A restarted node has a new id.
 _cpus: dict[str, cpus.Cpu] = {}
 _read: dict[tuple[str, Any], Fingerprint] = {}
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What was agreed on. `expected` is None where any bits will do; `folds` says whether the driver computes as the
-    workers do; `excluded` are the nodes that get no task, with the reason."""
+    """What was agreed on. `expected` is None with bits="any"; `folds` says whether the driver computes the same bits as
+    the workers; `excluded` are the nodes that get no tasks, with the reasons."""
 
     env: Mapping[str, str]
     expected: Fingerprint | None
@@ -58,17 +59,17 @@ class Agreement:
     excluded: Mapping[str, str]
 
     def head(self, extras: tuple[str, ...] = ()) -> bytes:
-        """What bodies carry for `admitted`."""
+        """The line that bodies carry for `admitted`."""
         if self.expected is None:
             return b""
         return " ".join([self.expected.with_extras(extras).digest, *extras]).encode()
 
     def without(self, node: str, why: str) -> Agreement:
-        """The same, and a node gets no task any more."""
+        """The same agreement with one more excluded node."""
         return self if node in self.excluded else replace(self, excluded={**self.excluded, node: why})
 
     def differences(self, found: Fingerprint) -> str:
-        """What another fingerprint has instead of what was agreed on."""
+        """How a fingerprint differs from the agreed one."""
         if self.expected is None:
             return ""
         extras = tuple([name for name, _ in found.fields if is_extra(name)])
@@ -80,12 +81,12 @@ NONE = Agreement({}, None, True, {})
 
 
 def agreed(nodes: Sequence[Node], home: str, extras: tuple[str, ...], any_bits: bool) -> Agreement:
-    """What these nodes can agree on; FingerprintError where that is nothing, ImportError where one lacks a package.
+    """The agreement of these nodes. Raises FingerprintError if they cannot agree, ImportError if one lacks a package.
 
     Args:
-        nodes: those that can compute.
-        home: the id of the one on this machine.
-        extras: packages that all tasks of the session use, beside those of every session.
+        nodes: the nodes that can compute.
+        home: the id of the node on this machine.
+        extras: packages that all tasks of the session use, in addition to those of every session.
         any_bits: whether nodes that differ may compute as well.
     """
     try:
@@ -106,20 +107,20 @@ def agreed(nodes: Sequence[Node], home: str, extras: tuple[str, ...], any_bits: 
 def settled(
     env: Mapping[str, str], nodes: Mapping[str, str], found: Mapping[str, Fingerprint], ours: Fingerprint
 ) -> Agreement:
-    """The agreement of nodes (by id, with how to name each) that have these fingerprints, with a driver that has ours.
+    """The agreement of nodes (ids and names) that have the fingerprints `found`, with a driver that has `ours`.
 
-    The versions are the driver's: it makes the plans. Of nodes that have them the first decides on all else.
+    Versions must equal the driver's, because it makes the plans. Among those nodes the first one decides the rest.
     """
     alike = [x for x in found.values() if x.versions == ours.versions]
     if not alike:
         raise FingerprintError(
-            f"Session: no node of the cluster computes the bits that this process does. {_told(nodes, found, ours)}. "
+            f"Session: no node of the cluster computes the same bits as this process. {_told(nodes, found, ours)}. "
             f"{REMEDY}."
         )
     expected = ours if ours in alike else alike[0]
     excluded = {id: x.differences(expected) for id, x in found.items() if x != expected}
     for id, why in excluded.items():
-        log.warning("distgrad: %s gets no task, because its bits would differ: it has %s", nodes[id], why)
+        log.warning("distgrad: %s gets no tasks, because its bits would differ: it has %s", nodes[id], why)
     if ours != expected:
         log.info("distgrad: constants are folded on the cluster: this process has %s", ours.differences(expected))
     base = Fingerprint(tuple([field for field in expected.fields if not is_extra(field[0])]))
@@ -127,8 +128,8 @@ def settled(
 
 
 def unfit(agreement: Agreement, nodes: Sequence[Node]) -> dict[str, str]:
-    """Of nodes that joined after the agreement, those that cannot run its tasks, with the reason. A worker of such a
-    node may die before it can tell: its CPU cannot run the kernels, or it lacks a package."""
+    """Of the nodes that joined after the agreement, those that cannot run its tasks, with the reasons. A worker of such
+    a node may die before it can report: its CPU cannot run the kernels, or it lacks a package."""
     told = agreement.env.get("OPENBLAS_CORETYPE", "")
     weak = {id for id, found in _look(nodes).items() if not cpus.can_run(told, found.flags)}
     reasons = dict.fromkeys(weak, f"a CPU that cannot run the kernels of {told}")
@@ -151,10 +152,10 @@ def _told(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], expected: 
 
 
 def refused(agreement: Agreement) -> FingerprintError:
-    """The error for a task that only nodes could run which are excluded."""
+    """The error for a task that only excluded nodes could run."""
     reasons = [f"node {id[:8]}: {why}" for id, why in list(agreement.excluded.items())[:MAX_NAMED_NODES]]
     return FingerprintError(
-        f"all nodes that could run a task would give other bits than this session promises: {'; '.join(reasons)}. "
+        f"all nodes that could run a task would compute different bits: {'; '.join(reasons)}. "
         f"{REMEDY}. Variables are as they were."
     )
 
@@ -173,22 +174,22 @@ def _known_cpus(nodes: Sequence[Node], home: str) -> list[cpus.Cpu]:
 
 
 def _is_client() -> bool:
-    """Whether this process is connected by Ray's client, and the node that Ray names is another machine."""
+    """Whether this process is connected through Ray's client, so that the node that Ray names is another machine."""
     from ray.util.client import ray as client
 
     return bool(client.is_connected())  # type: ignore[no-untyped-call]
 
 
 def _fingerprints(nodes: Sequence[Node], env: Mapping[str, str], extras: tuple[str, ...]) -> dict[str, Fingerprint]:
-    """What processes of the nodes read back, in the order of the nodes."""
+    """The fingerprints that processes on the nodes report, in the order of the nodes."""
     how = tuple(sorted(env.items())), extras
     new = [node for node in nodes if (node.id, how) not in _read]
     for id, found in (_asked(_reader(), new, env, extras) if new else {}).items():
         if isinstance(found, str):
             raise ImportError(
                 f"Session: {_at(next(node for node in nodes if node.id == id))} cannot run tasks: {found}. Install "
-                f"distgrad with all that it needs on every node, or start the script with `distgrad submit --install`, "
-                f"which has Ray do so."
+                f"distgrad and its dependencies on every node, or start the script with `distgrad submit --install`, "
+                f"which lets Ray do so."
             )
         _read[id, how] = Fingerprint(found)
     return {node.id: _read[node.id, how] for node in nodes if (node.id, how) in _read}
@@ -201,7 +202,7 @@ def _at(node: Node) -> str:
 def _asked(
     function: Any, nodes: Sequence[Node], env: Mapping[str, str], *args: Any, quick: bool = False
 ) -> dict[str, Any]:
-    """What a function gives on each node that answers in time; one must, unless a `quick` answer is wanted."""
+    """The results of a function on the nodes that answer in time; ConnectionError if none does, unless `quick`."""
     options: dict[str, Any] = {"runtime_env": {"env_vars": dict(env)}} if env else {}
     refs = {}
     for node in nodes:
@@ -221,7 +222,7 @@ def _asked(
             f"{ALL_NODES_TIMEOUT + ANY_NODE_TIMEOUT:.0f} s. Are they busy, or unable to start workers? See Ray's logs."
         )
     if late:
-        log.warning("distgrad: %d nodes have not answered; they are checked when they get their first task", len(late))
+        log.warning("distgrad: %d nodes have not answered; they are checked by their first task", len(late))
     found, failed = _answers({ref: refs[ref] for ref in ready})
     if not found:
         reasons = "; ".join(failed[:MAX_NAMED_NODES])
@@ -230,12 +231,12 @@ def _asked(
 
 
 def _answers(refs: Mapping[Any, Node]) -> tuple[dict[str, Any], list[str]]:
-    """The answers by node; and what nodes failed with."""
+    """The answers by node, and the errors of the other nodes."""
     found, failed = {}, []
     for ref, node in refs.items():
         try:
             found[node.id] = ray.get(ref)
-        except exceptions.RayError as e:  # it died, say; what cannot start a worker says so when it is to run a task
+        except exceptions.RayError as e:  # a node that cannot start workers says so at its first task
             log.debug("distgrad: asking %s: %s", _at(node), e)
             failed.append(f"{_at(node)}: {str(e).strip().splitlines()[-1]}")
     return found, failed
@@ -264,7 +265,7 @@ def _reader() -> Any:
 
 
 def _travelling(function: Callable[..., Any]) -> Any:
-    """As a remote function. One that is defined inside of another travels by value: distgrad may not be there."""
+    """A remote function. A nested function is pickled by value: the node may not have distgrad."""
     return ray.remote(max_retries=1)(function)
 
 
@@ -272,7 +273,7 @@ def _travelling(function: Callable[..., Any]) -> Any:
 
 
 def admitted(head: bytes, found: Callable[[tuple[str, ...]], Fingerprint]) -> None:
-    """Raises Differs where this process has not the fingerprint that a body asks for."""
+    """Raise Differs if this process does not have the fingerprint that a body requires."""
     if head:
         digest, *extras = head.decode().split()
         mine = found(tuple(extras))

@@ -1,5 +1,8 @@
-"""The Ray engine: runs a plan as Ray tasks. It decides nothing that changes a result: what is submitted, let go or run
-again is what `scheduler.run_state` says, and a task has the same body here as in the local engine."""
+"""The Ray engine: runs a plan as Ray tasks.
+
+It decides nothing that changes a result: `scheduler.run_state` decides what to submit, release and retry, and a task
+has the same body here as in the local engine.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from distgrad.scheduler.partition.simulate import replay
 from distgrad.scheduler.plan import Plan
 from distgrad.workers import numerics
 from distgrad.workers.arena import MODERATE, keep_freed_memory
+from distgrad.workers.backends import BACKENDS, gpu_backend
 from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.agreement import Agreement
 from distgrad.workers.on_ray.link import Link
@@ -32,18 +36,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 log = logging.getLogger("distgrad")
 
-#: Bytes that may pile up in the store between two looks of the driver.
+#: Bytes of results that may pile up in the store between two polls of the driver.
 MAX_UNSEEN_BYTES = 32 << 20
-#: Feeds of a task up to so many bytes travel with the call itself.
+#: Maximum bytes of feeds that are sent inline with a task's call; larger ones go through the store.
 MAX_INLINE_FEEDS = 32 << 10
-#: Runs that would have to be replayed, and bytes that are kept for that, after which values are brought home.
+#: Limits of a value's lineage, in runs to replay and in bytes of inputs kept for that: beyond them values are copied to
+#: the driver's node.
 MAX_REPLAYED_RUNS, MAX_REPLAY_BYTES = 64, 256 << 20
-#: How often a call is begun again because a value that it was given had been lost, beyond once for each of them.
+#: Restarts of a run after inputs were lost, in addition to one per input.
 MAX_RESTARTS = 4
 
 
 class BodyRef(NamedTuple):
-    """A body as it was shipped: what calls carry, and its name; whether values of it stay on a device."""
+    """A shipped body: the references that calls carry, its name, and whether its values stay on a device."""
 
     holder: list[Any]
     key: str
@@ -51,7 +56,7 @@ class BodyRef(NamedTuple):
 
 
 class TaskCall(NamedTuple):
-    """How a task is called: the remote function, the body as it was shipped, and how its results are packed."""
+    """How a task is called: the remote function, its shipped body, and how its results are packed into objects."""
 
     remote: Any
     holder: list[Any]
@@ -61,25 +66,25 @@ class TaskCall(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Where a task finds a value that it reads: in a bundle, or (bundle -1) in what the run is given."""
+    """Where a task finds an input: at a position of a bundle, or (bundle -1) among the inputs of the run."""
 
     bundle: int
     place: int
 
 
 class RayEngine:
-    """A plan, ready to run: its bodies are shipped once, and compiled once by each process that runs them."""
+    """A plan that is ready to run. Its bodies are shipped once, and compiled once by each process that runs them."""
 
     def __init__(
         self, plan: Plan, settings: RaySettings, link: Link, names: Sequence[str] = (), name: str = "run"
     ):
         self.plan, self.settings, self.link, self.name = plan, settings, link, name
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
-        #: So many tasks may end before the driver looks again, and lets go of what nobody reads any more.
+        #: Tasks that may end between two polls of the driver, which then releases dead objects.
         self.batch = max(MAX_UNSEEN_BYTES * len(plan.tasks) // max(sum([b.nbytes for b in plan.bundles]), 1), 1)
         start = replay(plan).start
         self.order = sorted(range(len(plan.tasks)), key=lambda k: (start[k], k))
-        #: The bundles of each task, in the order in which it returns them; and where each value lies in them.
+        #: The bundles of each task, in the order in which it returns them; and the position of each value in them.
         self.made: list[list[int]] = [[] for _ in plan.tasks]
         self.place: dict[int, Source] = {}
         for b, bundle in enumerate(plan.bundles):
@@ -87,24 +92,24 @@ class RayEngine:
             self.place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
         self.sources = [[self.place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
         self._readers = _readers(plan)
-        #: The bundles that a run leaves behind; and those of them that lie in the store of a node.
+        #: The bundles that outlive a run; and those of them that are kept in the store of a node.
         self.wanted = [b for b, bundle in enumerate(plan.bundles) if bundle.wanted]
         self.in_stores = [b for b in self.wanted if not self._comes_with_reply(b)]
         self._calls: list[TaskCall] = []
         self._agreement: Agreement | None = None  # that of the calls
-        if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # copied here, anew in every run
+        if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # every run copies them here
             keep_freed_memory()
 
     def _comes_with_reply(self, b: int) -> bool:
-        """Whether Ray sends a bundle to the driver with the reply of its task, so that no store can lose it."""
+        """Whether Ray sends a bundle to the driver with its task's reply, so that it cannot be lost with a store."""
         bundles = self.plan.bundles
         whole = sum([bundles[other].nbytes for other in self.made[bundles[b].task]])
         return bundles[b].nbytes <= SMALL and whole <= SMALL_REPLY
 
     @property
     def calls(self) -> list[TaskCall]:
-        """How each task is called. Made when something first runs, and anew when nodes were excluded or bodies
-        shipped again since."""
+        """How each task is called. Computed at the first run, and again after nodes are excluded or bodies are shipped
+        again."""
         if not self._calls or self._agreement is not self.link.bits:
             check_places(self.plan.tasks, self.link)
             self._agreement, (shipped, of) = self.link.bits, self._shipped
@@ -113,7 +118,7 @@ class RayEngine:
 
     @cached_property
     def _shipped(self) -> tuple[list[BodyRef], list[int]]:
-        """The bodies, shipped, and which of them each task has."""
+        """The shipped bodies, and the body of each task."""
         distinct, of = bodies(self.plan)
         return [self._ship(body) for body in distinct], of
 
@@ -124,7 +129,7 @@ class RayEngine:
         return TaskCall(options_of(task, self.plan.cluster, self.link, 1 + len(packs)), *shipped, packs)
 
     def _ship(self, body: Body) -> BodyRef:
-        """Ship a body. Where it asks for a GPU, it runs on arrays of a library that knows GPUs."""
+        """Ship a body. One that needs a GPU uses an array library that supports GPUs."""
         name = self.settings.backend
         backend = gpu_backend(name) if body.gpus else BACKENDS[name]
         payload = tasks.serialized_body(body, backend.name, self.settings.check_numerics, self.link.bits)
@@ -132,20 +137,20 @@ class RayEngine:
         return BodyRef(holder, key, not backend.is_numpy)
 
     def shipped_as(self, k: int) -> list[str]:
-        """What the body of a task may be called by who does not find it."""
+        """The names by which an error may refer to the body of a task."""
         call = self.calls[k]
         return [call.key, *[ref.hex() for ref in call.holder]]
 
     def ship_again(self, k: int) -> None:
-        """Ship the body of a task once more, for all tasks that have it: nobody has it any more."""
+        """Ship a lost body again, for all tasks that share it."""
         shipped, of = self._shipped
         shipped[of[k]] = self._ship(bodies(self.plan)[0][of[k]])
-        self._calls = []  # another thread may be at the old ones
+        self._calls = []  # a new list: another thread may be using the old one
 
     def run(
         self, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle], fetch: bool = True
     ) -> tuple[list[Any], dict[str, Handle]]:
-        """The fetched values (as handles without `fetch`), and handles on what the program writes."""
+        """The fetched values (without `fetch`, handles of them), and handles of the values that the program writes."""
         with self.link.used():
             self.link.check()
             return self._run(feeds, state, fetch)
@@ -165,7 +170,7 @@ class RayEngine:
     def run_again(
         self, feeds: Sequence[Any], state: Mapping[str, Any], ends: float | None
     ) -> dict[int, tuple[Any, int]]:
-        """The objects that a run of these inputs makes for its end, by bundle: a lost one is among them."""
+        """Replay a run on these inputs; return the references and bytes of its results, by bundle."""
         run = self._finished(feeds, state, False, ends or self._ends())
         self.link.faults.replayed_runs += 1
         self.link.faults.replayed += len(self.plan.tasks)
@@ -176,7 +181,7 @@ class RayEngine:
         return None if timeout is None else time.monotonic() + timeout
 
     def _finished(self, feeds: Sequence[Any], state: Mapping[str, Any], fetch: bool, ends: float | None) -> Run:
-        """A run that came to its end; what it was given and is lost is made again within the same time."""
+        """A finished run. Lost inputs are recomputed, within the same deadline."""
         program, replayed = self.plan.program, self.link.faults.replayed
         given = dict(zip(program.feeds, feeds, strict=True))
         given.update((v, state[key]) for key, v in program.reads)
@@ -191,7 +196,7 @@ class RayEngine:
                 left -= 1
                 if not left:
                     raise TaskFailed(
-                        f"{self.name!r} was given up: {e}, and were lost anew each time that they had been made again. "
+                        f"{self.name!r} was given up: {e}, and again each time after they had been recomputed. "
                         f"Variables are as they were."
                     ) from None
                 e.remake(ends)
@@ -201,8 +206,8 @@ class RayEngine:
     def _placed(
         self, feeds: Sequence[Any], state: Mapping[str, Any]
     ) -> tuple[list[Array | Value], dict[str, Array | Value]]:
-        """The same inputs, with what is large in the store: what the same tasks read as one object. What variables
-        hold never changes, so it is put there once."""
+        """The same inputs, with large ones in the store; those that the same tasks read form one object. The values of
+        variables never change, so they are put there once."""
         program, link = self.plan.program, self.link
         fed = [x if _is_here(x, link) else value_of(x) for x in feeds]
         kept = {key: x if _is_here(x, link) else value_of(x) for key, x in state.items()}
@@ -217,7 +222,7 @@ class RayEngine:
         return fed, kept
 
     def _together(self, values: Mapping[Any, int]) -> Iterable[list[Any]]:
-        """The keys of given values, in groups of those that the same tasks read."""
+        """The keys of inputs, grouped by the tasks that read them."""
         groups: dict[Any, list[Any]] = {}
         for key, v in values.items():
             if v in self._readers:
@@ -255,18 +260,20 @@ class RayEngine:
         return values, writes
 
     def _pull_to_driver(self, made: Iterable[Stored], feeds: Sequence[Any], state: Mapping[str, Any]) -> None:
-        """Cut the chain of records: at what was made here, and at what was given and is not replaced by it."""
+        """Cut the lineage: copy the results of this run, and the inputs that they do not replace, to the driver's
+        node."""
         replaced = {key for key, _ in self.plan.program.writes}
         given = [*feeds, *[x for key, x in state.items() if key not in replaced]]
         old = [x.stored for x in given if isinstance(x, Value) and x.stored.record is not None]
         try:
             for stored in dict.fromkeys([*made, *old]):
                 self.link.pull_to_driver(stored)
-        except StoreFull as e:  # the chain gets longer; after the next call it is tried again
-            log.warning("distgrad: values that other nodes hold cannot be copied to the driver's: %s", e)
+        except StoreFull as e:  # the lineage grows; the next call tries again
+            log.warning("distgrad: values of other nodes cannot be copied to the driver's node: %s", e)
 
     def _put_together(self, given: dict[int, Any], wanted: Sequence[int]) -> None:
-        """What was given as an array and is a result too: one object, because each costs every call that reads it."""
+        """Put arrays that are both inputs and results into the store as one object: each object costs every call that
+        reads it."""
         new = [v for v in dict.fromkeys(wanted) if v in given and not isinstance(given[v], Value)]
         if new:
             given.update(zip(new, self.link.put([given[v] for v in new]), strict=True))
@@ -280,7 +287,7 @@ class RayEngine:
         return record[0].made(b, run.refs[b], bundle.nbytes)
 
     def _blame(self, feeds: Sequence[Any], state: Mapping[str, Any], run: Run) -> None:
-        """NumericsError with the op that is to blame: found by running once more, op by op."""
+        """Raise NumericsError for the first op that made a NaN or Inf: found by running the program again, op by op."""
         program = self.plan.program
         arrays = [value_of(x) for x in feeds], {key: value_of(x) for key, x in state.items()}
         given = {**dict(zip(program.feeds, arrays[0], strict=True)), **{v: arrays[1][key] for key, v in program.reads}}
@@ -302,7 +309,7 @@ def _is_here(x: Any, link: Link) -> bool:
 
 
 def _readers(plan: Plan) -> dict[int, tuple[int, ...]]:
-    """The tasks that read each given value."""
+    """The tasks that read each input of the program."""
     found: dict[int, list[int]] = {v: [] for v in plan.program.given}
     for k, task in enumerate(plan.tasks):
         for v in task.reads:

@@ -1,5 +1,5 @@
-"""What Ray raises for a task, sorted: the user's own error, a task that died, one that never had its inputs, and one
-whose results had no room."""
+"""Classifies what Ray raises for a task: the user's own error, a crash, inputs that were never made, a full store, or
+a worker that was not admitted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-# For what goes to workers as for what comes back: a copy of cloudpickle knows the classes again that it sent, so that
-# an error of a user's own class can be caught here as what it is. Ray's own copy is left to Ray.
+# Both ways use this copy of cloudpickle: it recognizes the classes that it sent, so that errors of the user's own
+# classes can be caught by their type. Ray keeps its own copy.
 import cloudpickle
 from ray import exceptions
 
@@ -18,7 +18,7 @@ from distgrad.workers.on_ray.shipping import BodyLost
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an error on a worker, as text: the cause of the error that is raised here."""
+    """The traceback of an error on a worker, as text. It is the `__cause__` of the error that the driver raises."""
 
     def __init__(self, text: str):
         super().__init__(text)
@@ -29,8 +29,8 @@ class RemoteTraceback(Exception):
 
 
 class Raised(Exception):
-    """What a kernel raised, on its way to the driver, in a form that every error has: `whole` as pickle has it, `parts`
-    for errors that pickle cannot make or cannot read again, and `text`, the traceback."""
+    """Carries an error of a kernel to the driver: `whole` is the pickled error, `parts` its pickled type, arguments and
+    attributes in case the error itself does not survive pickling, and `text` the traceback."""
 
     def __init__(self, whole: bytes, parts: bytes, text: str):
         super().__init__(whole, parts, text)
@@ -44,7 +44,7 @@ class Raised(Exception):
         return cls(_pickled(error), _pickled((type(error), args, kept)), text)
 
     def error(self) -> BaseException:
-        """The error itself, or one of its type with what of it can travel."""
+        """The error itself, or one of its type with the parts that could be pickled."""
         whole = _loaded(self.whole)
         if isinstance(whole, BaseException):
             return whole
@@ -54,13 +54,13 @@ class Raised(Exception):
             made = kind.__new__(kind, *args)  # its __init__ may want other arguments
             vars(made).update(kept)
         except Exception:
-            made = RuntimeError(f"an error that cannot leave its process: {self.text.splitlines()[-1]}")
+            made = RuntimeError(f"a worker's error that cannot be pickled: {self.text.splitlines()[-1]}")
         return made
 
 
 class Differs(Exception):
-    """What a worker raises instead of computing: its fingerprint is not the one that was agreed on. `task` is Ray's id
-    of the task, because all that would have read of it ends with the same error."""
+    """A worker refuses a task because its fingerprint is not the agreed one. `task` is Ray's id of the task: its
+    readers fail with the same error."""
 
     def __init__(self, node: str, task: str, fields: tuple[tuple[str, str], ...]):
         super().__init__(node, task, fields)
@@ -68,7 +68,7 @@ class Differs(Exception):
 
 
 def _pickled(x: Any) -> bytes:
-    """As bytes; none where that cannot be."""
+    """The pickled value; b"" if it cannot be pickled."""
     try:
         made: bytes = cloudpickle.dumps(x)
         return made
@@ -91,20 +91,20 @@ class UserError:
     text: str
 
     def throw(self) -> NoReturn:
-        """Raise it here, once: with the notes that it got on the worker and the traceback from there."""
+        """Raise it here, with its notes and its traceback from the worker."""
         raise self.error from RemoteTraceback(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Crashed:
-    """The process or the node of the task ended, or it was cancelled."""
+    """The worker process or the node died, or the task was cancelled."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Collateral:
-    """The task never began: what it reads was not made, or was lost (then `lost` names the object, or the body)."""
+    """The task never began: an input was not made, or was lost. `lost` is the id of the lost object or body."""
 
     reason: str
     lost: str | None = None
@@ -112,14 +112,14 @@ class Collateral:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The task ran, but what it made found no room in the store."""
+    """The task ran, but the object store had no room for its results."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The process would give other bits, and computed nothing."""
+    """The worker would compute different bits, so it computed nothing."""
 
     node: str
     fingerprint: Fingerprint
@@ -127,21 +127,21 @@ class Refused:
 
 Failure = UserError | Crashed | Collateral | Full | Refused
 
-#: What is not the user's doing.
+#: Errors of the system, not of the user's code.
 _SYSTEM = (
     exceptions.WorkerCrashedError, exceptions.NodeDiedError, exceptions.LocalRayletDiedError,
     exceptions.OutOfMemoryError, exceptions.TaskCancelledError, exceptions.ObjectLostError,
 )  # fmt: skip
-#: What Ray writes where a task failed with the error of something that it was to read.
+#: Ray's text for a task that failed because one of its inputs did.
 _READING = "input arguments for this task could not be computed"
 
 
-#: What Ray says where a worker lacks a package that a remote function needs.
+#: Ray's text for a worker without a package that a remote function imports.
 _NO_IMPORT = "The remote function failed to import on the worker"
 
 
 def classify(error: exceptions.RayError, task: str = "") -> Failure:
-    """What to make of an error that came in place of the token of a task, which has this id of Ray's."""
+    """Classify an error that arrived in place of a task's token; `task` is Ray's id of the task."""
     if not isinstance(error, exceptions.RayTaskError):
         if isinstance(error, FULL):
             return Full(_reason(error))
@@ -160,7 +160,7 @@ def classify(error: exceptions.RayError, task: str = "") -> Failure:
         return Collateral(_reason(cause))
     if isinstance(cause, Differs):
         refused = Refused(cause.node, Fingerprint(cause.fields))
-        return refused if cause.task == task else Collateral("what it reads was not made: its worker differs")
+        return refused if cause.task == task else Collateral("an input was not made: its worker was not admitted")
     if isinstance(cause, exceptions.RaySystemError | SystemExit):  # a worker that was told to end
         return Crashed(_reason(cause))
     if isinstance(cause, RuntimeError) and str(cause).startswith(_NO_IMPORT):

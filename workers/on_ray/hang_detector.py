@@ -1,4 +1,5 @@
-"""What to say when a run is given up: which tasks it was waiting for, on which nodes, with which ops and lines."""
+"""Finds hung tasks: since when and where Ray runs them, and the text of a timeout, with the tasks that were waited for.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.run_state import RunState
 from distgrad.workers.on_ray.connect.waits import start
 
-#: So many tasks are named.
+#: Maximum number of tasks that an error names.
 MAX_NAMED_TASKS = 8
-#: Seconds for Ray to answer where tasks are.
+#: Seconds to wait for Ray to say where tasks run.
 ANSWER_TIMEOUT = 2.0
-#: Ray's numbers for the states of a task that a worker was given, and of one that runs: the second is told by the
-#: worker itself, so it never comes from one that is stopped.
+#: Ray's numbers for the task states "submitted to a worker" and "running". The worker itself reports the second, so a
+#: stopped one never does.
 _GIVEN, _RUNNING = 5, 8
 
 
 class Place(NamedTuple):
-    """Where a task runs, and for how long: 0 where no worker was free for it yet."""
+    """Where a task runs, and for how many seconds; 0 while no worker is free for it."""
 
     node: str
     pid: int
@@ -30,20 +31,20 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         if not self.node:
             return "on no node yet"
-        return f"on node {self.node}, {f'process {self.pid}' if self.pid else 'in a process that has not begun it'}"
+        return f"on node {self.node}, {f'process {self.pid}' if self.pid else 'not yet begun by its process'}"
 
 
 def timeout_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout: float | None) -> str:
     waiting = state.waiting()
     running = {task for task, _ in waiting} & set(tokens)
     where = places({k: tokens[k] for k in running}) or {}
-    lines = [] if waiting else ["  the results to come here"]
+    lines = [] if waiting else ["  the results, which were being copied to this process"]
     lines += [f"  {task_text(plan, k)}: {_state(what, where.get(k))}" for k, what in waiting[:MAX_NAMED_TASKS]]
     if len(waiting) > MAX_NAMED_TASKS:
         lines.append(f"  and {len(waiting) - MAX_NAMED_TASKS} more tasks")
     return (
         f"the run was given up after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
-        + "\nVariables are as they were. Give it more time with Session(timeout=), or less to do."
+        + "\nVariables are as they were. Increase Session(timeout=), or do less in one call."
     )  # fmt: skip
 
 
@@ -61,15 +62,15 @@ def task_text(plan: Plan, k: int) -> str:
 
 
 def places(tokens: Mapping[int, Any]) -> dict[int, Place] | None:
-    """Where tasks are, as far as Ray's own record of them tells: it may be a second old. None where Ray does not answer
-    in time, as when its head is paused: the question itself has no timeout."""
+    """Where tasks run, according to Ray's task events, which may be a second old. None if Ray does not answer in time,
+    for example because its head is paused: the call itself accepts no timeout."""
     asked = start(partial(_places, tokens))
     found: dict[int, Place] | None = asked.outcome() if asked.wait(ANSWER_TIMEOUT) else None
     return found
 
 
 def _places(tokens: Mapping[int, Any]) -> dict[int, Place]:
-    """The public way to read the record needs the dashboard, which need not run."""
+    """Reads the events through a private function: the public API needs the dashboard, which may not be running."""
     try:
         from ray._private.state import state
 

@@ -1,5 +1,7 @@
-"""The link of a session to Ray: what the cluster has, the session's objects in its store, and their end. The connection
-itself, which all sessions of the process share, is in `connection`."""
+"""The link of a session to Ray: the nodes of the cluster, the session's objects in the object store, and closing.
+
+The connection itself, which all sessions of the process share, is in `connect.connection`.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +38,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 log = logging.getLogger("distgrad")
 
-#: Seconds for values to come from the store of a cluster whose head is lost.
+#: Seconds to copy values out of the object store of a cluster that has lost its head.
 SALVAGE_TIMEOUT = 3.0
-#: The share of a node's store that tasks may fill before the driver heard of their ends. Ray spills from 0.8 on.
+#: Fraction of a node's object store that tasks in flight may fill. Ray starts to spill at 0.8.
 MAX_STORE_SHARE_AHEAD = 0.25
-#: Seconds for runs of other threads to end, when the session is closed under them.
+#: Seconds that close() waits for runs of other threads to end.
 STOP_TIMEOUT = 5.0
-#: A closed link's answer to everything.
-CLOSED = "the session is closed: its Ray is gone. Open another one."
+#: The error of every call on a closed session.
+CLOSED = "the session is closed: its Ray is gone. Open another session."
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node as Ray tells of it."""
+    """A node as Ray reports it; `memory` and `store` are bytes."""
 
     id: str
     address: str
@@ -60,7 +62,7 @@ class Node:
 
 
 class Link:
-    """What a session has with Ray. Ray ends with the last session of the process, if the first of them started it."""
+    """A session's use of Ray. If the first session of the process started Ray, Ray ends with the last one."""
 
     def __init__(
         self,
@@ -71,15 +73,15 @@ class Link:
         timeout: float | None = None,
     ):
         self.timeout = timeout
-        #: What bodies are shipped under, so that they can be taken back.
+        #: Owner of the bodies that the session ships, so that they can be deleted at its end.
         self.name = uuid.uuid4().hex
         self.values: weakref.WeakSet[Value] = weakref.WeakSet()
         self._placed: dict[int, tuple[weakref.ref[Array], Value]] = {}
         self.closed = self._sent = False
         self._closed_by: int | None = None  # the thread that takes it down, which may still run what is lost again
-        self._used_by: list[int] = []  # threads, as often as they are inside of `used`
+        self._used_by: list[int] = []  # threads inside `used`, once per nested use
         self._closing = threading.RLock()  # reentrant: a signal may close what is being closed
-        #: What happened in the run that ended last, and what failures have cost so far.
+        #: The report of the last run that ended, and the faults of all runs so far.
         self.last: Report | None = None
         self.faults = Faults()
         hush()
@@ -95,7 +97,7 @@ class Link:
             self.home = str(ray.get_runtime_context().get_node_id())
             self.nodes = self.living()
             _check_room(self.nodes, gpus, object_store_memory)
-            #: What workers run on, and which nodes get no task: see `agree`.
+            #: The kernels that workers run, and the nodes that get no tasks: see `agree`.
             self.bits = agreement.NONE
             self._seen = {node.id for node in self.nodes}
             self.spares = Spares(self)
@@ -104,14 +106,14 @@ class Link:
             raise
 
     def call(self, function: Callable[..., Any], *args: Any, what: str, ends: float | None = None) -> Any:
-        """A call of Ray that takes no timeout; it ends with the session's (or then, if that is given), or where Ray
-        does not answer any more."""
+        """The result of a Ray call that accepts no timeout. Raises TimeoutError at the session's timeout, or at the
+        deadline `ends` if it is given, and ClusterLost if Ray stops answering."""
         self._check_open()
         timeout = self.timeout if ends is None else max(ends - time.monotonic(), 0.001)
         return self.monitor.answered(function, *args, what=what, timeout=timeout)
 
     def submitted(self, submit: Callable[..., Any], *args: Any) -> Any:
-        """A call of the remote function. The first one sends the function itself, through the GCS."""
+        """Call a remote function. The first call also sends the function itself, through the GCS."""
         if self._sent:
             return submit(*args)
         made = self.call(submit, *args, what="sending the first task to Ray")
@@ -121,7 +123,7 @@ class Link:
     # -- the cluster ---------------------------------------------------------------------------------------------
 
     def cluster(self, workers: int | None, cpus: int, memory: int | None, machine: Machine) -> Cluster:
-        """The workers of the cluster: a node has as many as its cpus allow, and they share its memory and GPUs."""
+        """The workers of the cluster: one per `cpus` cpus of a node, sharing its memory and GPUs."""
         found: list[Worker] = []
         for k, node in enumerate(self.nodes):
             count = node.cpus // cpus
@@ -141,24 +143,24 @@ class Link:
         return check_cluster(Cluster(tuple(found[:workers]), machine, "ray", "ray", gpu))
 
     def living(self, ends: float | None = None) -> list[Node]:
-        """The nodes that can compute, as they are now."""
+        """The nodes that are alive and can compute."""
         found: list[Node] = self.call(_nodes, self.home, what="asking Ray for its nodes", ends=ends)
         return found
 
     def agree(self, extras: tuple[str, ...], any_bits: bool) -> None:
-        """Have all workers give the same bits: nodes that cannot are not planned for."""
+        """Make all workers compute the same bits. Nodes that cannot are left out of plans."""
         asked = partial(agreement.agreed, self.nodes, self.home, extras, any_bits)
         self.bits = self.monitor.answered(asked, what="asking the nodes what their CPUs have")
         self.nodes = [node for node in self.nodes if node.id not in self.bits.excluded]
 
     def exclude(self, node: str, why: str) -> None:
-        """A node gets no task any more."""
+        """Send no more tasks to a node."""
         if node not in self.bits.excluded:
             self.bits = self.bits.without(node, why)
-            log.warning("distgrad: node %s gets no task, because it would give other bits, or none: %s", node[:8], why)
+            log.warning("distgrad: node %s gets no tasks: it cannot compute the same bits: %s", node[:8], why)
 
-    def look_again(self, ends: float | None = None) -> bool:
-        """Exclude nodes that joined since this was last asked and cannot run tasks; whether there are such."""
+    def exclude_unfit_nodes(self, ends: float | None = None) -> bool:
+        """Exclude nodes that joined since the last call and cannot run tasks; return whether there are any."""
         if self.bits is agreement.NONE:
             return False
         new = [node for node in self.living(ends) if node.id not in self._seen]
@@ -171,7 +173,7 @@ class Link:
 
     @property
     def ahead(self) -> int:
-        """Bytes that tasks may make before the driver heard of their ends: wherever they run, the store has room."""
+        """Bytes that tasks in flight may make: any node's object store has room for them."""
         return int(MAX_STORE_SHARE_AHEAD * min([node.store for node in self.nodes]))
 
     def node_of(self, cluster: Cluster, worker: int) -> str:
@@ -180,7 +182,7 @@ class Link:
     # -- objects -------------------------------------------------------------------------------------------------
 
     def put(self, arrays: Sequence[Array], what: str = "what the call was given") -> list[Value]:
-        """These arrays as one object of the store; `what` they are, for errors."""
+        """Put arrays into the store as one object; `what` names them in errors."""
         nbytes = sum([x.nbytes for x in arrays])
         stored = Stored(self._put(pack(arrays), what, nbytes), nbytes)
         return [Value(spec_of(x), self, stored, i) for i, x in enumerate(arrays)]
@@ -189,7 +191,7 @@ class Link:
         return self.call(objects.put, value, what, nbytes, what=f"putting {bytes_text(nbytes)} into Ray's store")
 
     def placed(self, arrays: Sequence[Array], what: str) -> list[Value]:
-        """The same for arrays that never change: they are put once, and stay as long as they live here."""
+        """The same for arrays that never change: each is put once, and stays in the store as long as it is alive."""
         new = [x for x in arrays if id(x) not in self._placed]
         for x, value in zip(new, self.put(new, what) if new else (), strict=True):
             self._placed[id(x)] = weakref.ref(x, partial(self._forget, id(x))), value
@@ -199,7 +201,7 @@ class Link:
         self._placed.pop(key, None)
 
     def fetch(self, stored: Stored) -> Any:
-        """The object; if it was lost, it is made again first."""
+        """The object; if it was lost, it is recomputed first."""
         self._check_open()
         with self.used():
             try:
@@ -212,27 +214,27 @@ class Link:
         what = f"reading a value of {bytes_text(stored.nbytes)} from Ray's store"
         if self.connection.lost is None:
             return self.call(ray.get, stored.ref, what=what)
-        if self.connection.raylet_lives():  # which has the store of this machine, whatever became of the head
+        if self.connection.raylet_lives():  # it serves this machine's store, even without the head
             job = waits.start(partial(ray.get, stored.ref))
             if job.wait(SALVAGE_TIMEOUT):
                 return job.outcome()
         raise waits.lost(self.connection.lost, what)
 
     def pull_to_driver(self, stored: Stored) -> None:
-        """Copy an object to the driver's node: from now on it is as safe as the driver."""
+        """Copy an object to the driver's node, so that it survives the loss of any other node."""
         stored.ref = self._put(self.fetch(stored), "a value of an earlier call", stored.nbytes)
         stored.record = None
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """That the session can be used: RuntimeError where it is closed, ClusterLost where its cluster is gone."""
+        """Raise RuntimeError if the session is closed, and ClusterLost if its cluster is lost."""
         self.check_open()
         if self.connection.lost is not None:
             raise waits.lost(self.connection.lost, "running on Ray")
 
     def check_open(self) -> None:
-        """RuntimeError where the session is closed, or is being closed: Ray would start anew for whoever calls it."""
+        """Raise RuntimeError if the session is closed or being closed: a call of Ray would start another Ray."""
         if self._closed_by not in (None, threading.get_ident()):
             raise RuntimeError(CLOSED)
         self._check_open()
@@ -245,7 +247,7 @@ class Link:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Inside, Ray does not go because another thread closes the session: that waits a while."""
+        """While this is held, a thread that closes the session waits up to STOP_TIMEOUT before it ends Ray."""
         thread = threading.get_ident()
         self._used_by.append(thread)
         try:
@@ -254,11 +256,11 @@ class Link:
             self._used_by.remove(thread)
 
     def close(self) -> None:
-        """Values that somebody still has come to this process; then, with the last session, what was started ends."""
+        """Copy the values that are still referenced into this process. The last session then ends what it started."""
         if self.closed:
             return
         atexit.unregister(self.close)
-        if self.connection.pid != os.getpid():  # this process was forked: what it has is its parent's
+        if self.connection.pid != os.getpid():  # a forked process: the link belongs to its parent
             self.closed = True
             return
         connection.uninterrupted(partial(self._close, threading.get_ident()))
@@ -278,23 +280,24 @@ class Link:
             self.closed = True
 
     def _wait_for_others(self, caller: int) -> None:
-        """Have runs of other threads end. One of the caller is what it closes the session from, as a signal does."""
+        """Wait for runs of other threads. A run of the caller's thread is not waited for: a signal handler may close
+        the session from within it."""
         ends = time.monotonic() + STOP_TIMEOUT
         while any(thread != caller for thread in list(self._used_by)) and time.monotonic() < ends:
             time.sleep(0.01)
 
     def _is_shared(self) -> bool:
-        """Whether Ray goes on after this session."""
+        """Whether Ray keeps running after this session."""
         return not self.connection.opened or len(self.connection.users) > 1
 
     def _forget_bodies(self) -> None:
         try:
-            self.call(forget, self.name, what="taking back what was sent to Ray")
+            self.call(forget, self.name, what="deleting the session's code from Ray")
         except (ConnectionError, TimeoutError) as e:
             log.warning("distgrad: %s", e)
 
     def _settle(self) -> None:
-        """Bring values here; from a cluster that is lost as many as come within a few seconds."""
+        """Copy values into this process; from a lost cluster, those that arrive within SALVAGE_TIMEOUT."""
         ends = time.monotonic() + SALVAGE_TIMEOUT
         for value in list(self.values):
             if self.connection.lost is None or time.monotonic() < ends:
@@ -306,16 +309,16 @@ class Link:
 def _settle(value: Value) -> None:
     try:
         value.settle()
-    except Exception as e:  # of all values those that can be saved are
+    except Exception as e:  # the others may still be saved
         log.warning("distgrad: %r was lost with the cluster: %s", value, e)
 
 
 def remake(stored: Stored, ends: float | None = None) -> None:
-    """Run again what made a lost object; RuntimeError where that is not known."""
+    """Recompute a lost object from its lineage; RuntimeError if it has none."""
     if stored.record is None:
         raise RuntimeError(
-            "a value was lost that the driver had put into the store, and it cannot be made again. "
-            "Restore the last checkpoint (distgrad.Checkpoints), and go on from there."
+            "a value was lost that the driver had put into the store, so it cannot be recomputed. "
+            "Restore the last checkpoint (distgrad.Checkpoints) and continue from there."
         )
     record, _ = stored.record
     record.link.faults.lost += 1
@@ -327,19 +330,19 @@ def _check_free(address: str) -> None:
     if ray.is_initialized():
         here = ray.get_runtime_context().gcs_address
         raise ValueError(
-            f"Session: this process is connected to Ray already (at {here}), so it cannot join {address!r}: leave "
+            f"Session: this process is already connected to Ray (at {here}), so it cannot join {address!r}: leave "
             f"out address, or call ray.shutdown() first"
         )
 
 
 def _check_room(nodes: Sequence[Node], gpus: int | None, object_store_memory: int | None) -> None:
-    """ValueError where a Ray that runs already has less than the session would have started it with."""
+    """Raise ValueError if a Ray that is already running has fewer resources than the session asks for."""
     most, store = sum(node.gpus for node in nodes), max(node.store for node in nodes)
     if gpus is not None and gpus > most:
-        raise ValueError(f"Session: gpus is {gpus}, but Ray runs already, and has {most} ({describe(nodes)})")
+        raise ValueError(f"Session: gpus is {gpus}, but the running Ray has {most} ({describe(nodes)})")
     if object_store_memory is not None and object_store_memory > 1.01 * store + (1 << 20):
         raise ValueError(
-            f"Session: object_store_memory is {object_store_memory} bytes, but Ray runs already with {store} bytes a "
+            f"Session: object_store_memory is {object_store_memory} bytes, but the running Ray has {store} bytes per "
             f"node: close the session that started it first"
         )
 
@@ -361,6 +364,6 @@ def _nodes(home: str) -> list[Node]:
 
 
 def describe(nodes: Sequence[Node]) -> str:
-    """What a cluster has, for errors."""
+    """The resources of a cluster, for error messages."""
     cpus, gpus = sum(node.cpus for node in nodes), sum(node.gpus for node in nodes)
     return f"{len(nodes)} nodes with {cpus} cpus and {gpus} GPUs in all"

@@ -1,7 +1,7 @@
-"""Objects of the store: to put them there, and to tell whether they are there, without moving them.
+"""Objects of Ray's store: putting them, and checking that they still exist without moving them.
 
-The driver owns every object, so it knows by itself which nodes have it: to ask costs about a microsecond, and no other
-process is asked.
+The driver owns every object, so it knows which nodes hold it: a check takes about a microsecond and asks no other
+process.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from distgrad.printing import bytes_text
 if TYPE_CHECKING:
     from distgrad.workers.on_ray.link import Link
 
-#: What Ray raises for an object that nobody has any more.
+#: Ray's errors for a lost object.
 LOST = (exceptions.ObjectLostError, exceptions.ObjectFetchTimedOutError)
-#: What Ray raises where the store has no room, and the disk that it spills to has none either.
+#: Ray's errors when the store and the disk that it spills to are full.
 FULL = (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError)
-#: Objects of more bytes lie in the store of a node; smaller ones in this process, beside the news of their task's end
-#: (unless that gets too long).
+#: Ray's limit in bytes for objects that are sent with the reply of their task. Larger ones stay in the store of a node.
 RAY_INLINE_BYTES = 100 << 10
-#: Bytes of arrays up to which an object is surely sent with the reply of its task: Ray's limit is 100 KiB with its own
-#: framing, and 10 MiB for all objects of one reply.
+#: Bytes of arrays up to which an object is certainly sent with the reply, and all objects of one reply together. Ray's
+#: own limits are 100 KiB and 10 MiB, with its framing.
 SMALL, SMALL_REPLY = 64 << 10, 4 << 20
 
 
 def put(value: Any, what: str, nbytes: int) -> Any:
-    """The reference of a new object on this node. StoreFull, with what it is, where there is no room."""
+    """Put an object into the store of this node. Raises StoreFull, which names it, if there is no room."""
     try:
         return ray.put(value)
     except FULL as e:
@@ -47,26 +46,25 @@ def no_room(what: str, nbytes: int, error: Exception) -> StoreFull:
     )
 
 
-#: What to do about a store that is full.
+#: What users can do about a full store.
 REMEDY = (
     "Give Ray a larger store (Session(object_store_memory=), `ray start --object-store-memory`), have it spill to a "
-    "larger disk (`ray start --object-spilling-directory`), or let one call make less."
+    "larger disk (`ray start --object-spilling-directory`), or make less data in one call."
 )
 
 
 def store_text(link: Link) -> str:
-    """How large the store of a node is."""
+    """The size of the nodes' stores, for error messages."""
     sizes = sorted({node.store for node in link.nodes})
     least, most = bytes_text(sizes[0]), bytes_text(sizes[-1])
     return f"{least} on each node" if len(sizes) == 1 else f"{least} to {most}, depending on the node"
 
 
 def missing(refs: Mapping[int, Any], made_on: Mapping[int, str], home: str) -> tuple[dict[int, Any], list[int]]:
-    """Of these objects those that nobody has, with what Ray says of them, and those that must be looked at to know.
-    `made_on` has the node of each.
+    """The lost objects, with Ray's errors, and those that must be fetched to know. `made_on` is the node of each.
 
-    Where the node that made an object has it, nothing is asked; nor where the object came to this process with the news
-    of its task's end. What is neither is doubtful: it is small, or it was lost, or another node has it.
+    An object exists if the node that made it still has it, or if it came to this process with the reply of its task.
+    Otherwise it is doubtful: it is small, or was lost, or another node has it.
     """
     places = get_local_object_locations(list(refs.values()))
     doubtful, found = [], {}
@@ -84,8 +82,7 @@ def missing(refs: Mapping[int, Any], made_on: Mapping[int, str], home: str) -> t
 
 
 def unreadable(refs: Mapping[int, Any], timeout: float | None) -> dict[int, Any]:
-    """Of these objects those that do not come here, with what Ray says of them. GetTimeoutError where that is not known
-    in time."""
+    """The objects that cannot be fetched, with Ray's errors. Raises GetTimeoutError if that is not known in time."""
     ends = None if timeout is None else time.monotonic() + timeout
     if _error(list(refs.values()), ends) is None:
         return {}

@@ -1,6 +1,8 @@
-"""Packing: several arrays as one object of the store. Large ones travel as they are, without a copy; many small ones
-together in one buffer, because each array of its own costs more than its bytes; and what is tiny altogether as bytes,
-which Ray hands on as they are."""
+"""Packs several arrays into one object of the store.
+
+Large arrays are sent as they are, without a copy. Many small ones share one buffer, because the overhead per array
+exceeds its bytes. If the total is tiny, all are pickled to bytes, which Ray stores without further work.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +14,16 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Arrays with so few bytes altogether are tiny. Those below so many bytes are small.
+#: Total bytes up to which arrays are pickled; bytes below which an array is small.
 TINY = 16 << 10
 SMALL = 64 << 10
-#: So many small ones are worth a buffer.
+#: Number of small arrays from which on they share a buffer.
 MANY = 8
 _LINE = 64
 
 
 class Packed:
-    """What `pack` makes of many arrays: for each its place in the buffer, or its number among the large ones."""
+    """Many arrays as one object. `layout` has, for each, its place in the buffer or its index among the large ones."""
 
     __slots__ = ("buffer", "large", "layout")
 
@@ -42,7 +44,7 @@ class Packed:
 
 
 def pack(arrays: Sequence[Array]) -> bytes | list[Array] | Packed:
-    """One object, for `opened`.
+    """Pack arrays into one object; `opened` is the inverse.
 
     >>> opened(pack([np.arange(3), np.zeros((2, 2))] * 5))[2]
     array([0, 1, 2])
@@ -70,5 +72,5 @@ def pack(arrays: Sequence[Array]) -> bytes | list[Array] | Packed:
 
 
 def opened(packed: Any) -> Any:
-    """What was packed: `[i]` of it is the i-th array."""
+    """The packed arrays: `[i]` of the result is the i-th one."""
     return pickle.loads(packed) if type(packed) is bytes else packed

@@ -1,4 +1,4 @@
-"""Placing: what a task asks of Ray. Where nothing pins it, Ray puts it where most of what it reads lies."""
+"""Placement: the resources and nodes that a task asks Ray for. Ray places unpinned tasks near most of their inputs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.agreement import refused
 from distgrad.workers.on_ray.link import Link, Node
 
-#: Tasks that need less are not told apart: each kind of request has workers of its own.
+#: Bytes of memory below which a task requests none: Ray keeps separate workers for each kind of request.
 NOTABLE = 256 << 20
 
 
 def options_of(task: Task, cluster: Cluster, link: Link, returns: int) -> Any:
-    """The remote function with what this task asks for, on workers that run the kernels that were agreed on."""
+    """The remote function with the resources of this task, on workers that run the agreed kernels."""
     device, excluded = parse(task.device), link.bits.excluded
     pinned = device.worker is not None or device.gpu is not None
     node = link.node_of(cluster, task.worker) if pinned else None
@@ -31,20 +31,20 @@ def options_of(task: Task, cluster: Cluster, link: Link, returns: int) -> Any:
 
 
 def anywhere(remote: Any, link: Link) -> Any:
-    """A remote function that computes little, on a worker like those of tasks."""
+    """A remote function that needs no cpu, on a worker like those of tasks."""
     bits = link.bits
     env = {"env_vars": dict(bits.env)}
     return remote.options(num_cpus=0, runtime_env=env, label_selector=dict(_others(bits.excluded)))
 
 
 def _others(excluded: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """The label by which Ray keeps tasks from nodes."""
+    """The label selector that keeps tasks off excluded nodes."""
     names = ",".join(sorted(excluded))
     return (("ray.io/node-id", f"!in({names})"),) if names else ()
 
 
 def check_places(tasks: Iterable[Task], link: Link, ends: float | None = None) -> None:
-    """FingerprintError where none but excluded nodes could run a task: Ray would wait for another one for ever."""
+    """Raise FingerprintError if only excluded nodes could run a task: Ray would wait for another node forever."""
     if link.bits.excluded:
         nodes = link.living(ends)
         for cpus, gpus, device in dict.fromkeys([(task.cpus, task.gpus, task.device) for task in tasks]):
@@ -52,7 +52,7 @@ def check_places(tasks: Iterable[Task], link: Link, ends: float | None = None) -
 
 
 def check_left(link: Link) -> None:
-    """The same for what can run wherever a cpu is."""
+    """The same for work that needs one cpu anywhere."""
     _check(link.living(), link, 1, 0, {})
 
 
@@ -67,7 +67,7 @@ def _check(nodes: Iterable[Node], link: Link, cpus: int, gpus: int, labels: Mapp
 
 
 def _rounded(memory: int) -> int:
-    """Up to a power of two, so that tasks of about the same size can follow each other on a worker."""
+    """Memory rounded up to a power of two, so that tasks of about the same size can reuse a worker."""
     return 0 if memory < NOTABLE else 1 << (memory - 1).bit_length()
 
 
@@ -88,7 +88,7 @@ def _options(
         options["num_gpus"] = gpus
     if memory:
         options["memory"] = memory
-    if node is not None:  # soft: a node that is gone shall not hold up what others can do
+    if node is not None:  # soft: if the node is lost, another one can run the task
         options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True)
     if labels:
         options["label_selector"] = dict(labels)

@@ -1,4 +1,7 @@
-"""Elsewhere: a function of the planner that runs on a worker, whose kernels give the bits of the session's runs."""
+"""Runs the planner's passes on a worker.
+
+Passes fold constants. When this process would compute different bits than the workers do, a worker folds them.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,14 @@ from distgrad.workers.on_ray.failures import Raised, Refused, UserError, classif
 from distgrad.workers.on_ray.link import Link
 from distgrad.workers.on_ray.task import dumped, own_ops, settled_fingerprint
 
-#: How often it is tried where workers die, and the seconds for all of that unless the session has a timeout.
+#: Attempts if workers die, and seconds for all of them together unless the session has a timeout.
 ATTEMPTS, DEFAULT_TIMEOUT = 4, 600.0
 
 
 def run_on_worker(
     link: Link, function: Callable[..., Program], program: Program, *args: Any, timeout: float | None
 ) -> Program:
-    """What a function makes of a program there. The user's own ops go along, as with bodies."""
+    """The result of `function(program, *args)` on a worker. The user's own ops are sent along."""
     ops = own_ops(program.steps)
     data = link.bits.head() + b"\n" + dumped((ops, function, (program, *args)), ops)
     left, ends = ATTEMPTS, time.monotonic() + (timeout or DEFAULT_TIMEOUT)
@@ -39,8 +42,8 @@ def run_on_worker(
         except TimeoutError:
             ray.cancel(ref, force=True)
             raise TimeoutError(
-                f"folding constants took longer than {timeout or DEFAULT_TIMEOUT:g} s. It is done by a worker, "
-                f"because this process has other kernels."
+                f"folding constants took longer than {timeout or DEFAULT_TIMEOUT:g} s. A worker does it, because "
+                f"this process has different kernels."
             ) from None
         except exceptions.RayError as e:
             failure = classify(e, ref.task_id().hex())
@@ -50,7 +53,7 @@ def run_on_worker(
             link.exclude(failure.node, link.bits.differences(failure.fingerprint))
             placing.check_left(link)
         else:
-            link.look_again()
+            link.exclude_unfit_nodes()
             left -= 1
             if not left:
                 raise RuntimeError(f"constants cannot be folded on a worker: {failure.reason}")

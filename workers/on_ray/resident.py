@@ -1,7 +1,7 @@
-"""Values that stay on a worker's device between calls, so that weights cross to a GPU once, not at every step.
+"""Values that stay on a worker's device between calls, so that weights are copied to a GPU once, not at every step.
 
-They are known by the object of the store that holds the same value and their place in it. Both sides can tell: the
-driver has the object's id, and a task can work out the ids of what it returns.
+A value is identified by the object of the store that holds a copy of it, and its position there. Both sides know these:
+the driver has the object's id, and a task can compute the ids of the objects that it returns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _size = 0
 
 
 def moved(backend: Backend, key: str | None, place: int, x: Any) -> Any:
-    """A value of an object on the device; from an earlier call where it is still there."""
+    """A value of an object on the device; the one of an earlier call if it is still there."""
     if key is None:
         return x
     found = _kept.get((key, place))

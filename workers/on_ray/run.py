@@ -1,4 +1,4 @@
-"""One run of a plan on Ray: a thin loop that carries out what the run's state says, and tells it what happened."""
+"""One run of a plan on Ray: a thin loop that reports events to the run's state and carries out its commands."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 log = logging.getLogger("distgrad")
 
-#: Seconds in which tasks of a failed run may end by themselves: since the last one did, and in all.
+#: Seconds in which tasks of a failed run may end by themselves: since the last one ended, and in total.
 GRACE, LONGEST_GRACE = 0.1, 1.0
-#: Seconds between two looks at tasks that have failed or hang, while nothing else happens.
+#: Seconds between two checks for failed and hung tasks while nothing else happens.
 POLL_INTERVAL = 0.2
-#: Seconds in which Ray gives back the room of what was let go.
+#: Seconds that Ray takes to free the store of released objects.
 STORE_FREE_SECONDS = 1.2
 
 
 class GivenLost(Exception):
-    """Values that the run was given are gone."""
+    """Inputs of the run were lost from the object store."""
 
     def __init__(self, stored: Sequence[Stored]):
-        super().__init__(f"{len(stored)} objects that the run was given were lost")
+        super().__init__(f"{len(stored)} input objects of the run were lost")
         self._stored = stored
 
     def remake(self, ends: float | None) -> None:
@@ -56,7 +56,7 @@ class GivenLost(Exception):
 
 
 class Run:
-    """The objects and tasks of one run that Ray has. `refs` are the objects by bundle; at `ends` it is given up."""
+    """The objects and tasks of one run on Ray. `refs` are the objects by bundle; `ends` is the deadline."""
 
     def __init__(self, engine: RayEngine, given: Mapping[int, Any], ends: float | None):
         settings = engine.settings
@@ -69,11 +69,11 @@ class Run:
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
         self._ends = ends
-        engine.link.spares.look()
-        #: Tasks whose results had no room, the last time that they ran; whether this look has waited for room.
+        engine.link.spares.start_if_due()
+        #: Tasks whose last attempt found the store full; whether this poll has already waited for space.
         self._full: set[int] = set()
         self._waited = False
-        self._quiet = time.monotonic()  # since when nothing has come
+        self._quiet = time.monotonic()  # when something last arrived
         self._timed = settings.record is not None
 
     def value(self, bundle: int, place: int) -> Array:
@@ -84,7 +84,7 @@ class Run:
         return made
 
     def finish(self, fetch: bool) -> None:
-        """Run all tasks, until all that they were to make is there; with `fetch`, what is fetched comes here."""
+        """Run all tasks until their results exist; with `fetch`, copy the fetched values to this process."""
         count, own = len(self._plan.tasks), self._engine.settings.progress
         self._work = progress.begin("running", self._engine.name, count, "tasks", self._at, own)
         if self._work is not progress.NOT_SHOWN:
@@ -92,9 +92,9 @@ class Run:
         try:
             self._obey(self._state.start(time.monotonic()))
             while not self._state.finished or not self._complete(fetch):
-                self._look()
+                self._wait()
         except BaseException as e:
-            if not isinstance(e, GivenLost):  # then the run begins again, and shall find its workers alive
+            if not isinstance(e, GivenLost):  # then the run restarts, on the same workers
                 self._end()
             self.refs.clear()
             if isinstance(e, GivenUp):
@@ -114,12 +114,12 @@ class Run:
             return TaskFailed(text)
         makes = bytes_text(sum([self._plan.bundles[b].nbytes for b in self._engine.made[k]]))
         return StoreFull(
-            f"{text}\nIt makes {makes} for others, and Ray's object store ({objects.store_text(self._engine.link)}) "
-            f"had no room for that, nor had the disk that it spills to. {objects.REMEDY}"
+            f"{text}\nIts results take {makes}. Ray's object store ({objects.store_text(self._engine.link)}) and the "
+            f"disk that it spills to have no room for them. {objects.REMEDY}"
         )
 
     def _at(self) -> str:
-        """Where the run is, in a few words: the tasks that were submitted first and have not ended."""
+        """Where the run is, in a few words: the oldest tasks in flight."""
         tasks, steps = self._plan.tasks, self._plan.program.steps
         first = [steps[tasks[k].steps[-1]] for k in list(self._token_of)[:2]]
         return "; ".join([at_text(step) for step in first])
@@ -146,16 +146,16 @@ class Run:
         order = order_of(key, picks, packs, names, inline, self._timed)
         try:
             made = self._engine.link.submitted(remote.remote, holder, order, *objects)
-        except FULL as e:  # what is large Ray puts into the store
-            raise no_room(f"what is sent to {task_text(self._plan, k)},", len(order), e) from e
+        except FULL as e:  # Ray puts large arguments into the store
+            raise no_room(f"the arguments of {task_text(self._plan, k)},", len(order), e) from e
         *bundles, token = made if isinstance(made, list) else [made]
         self.refs.update(zip(self._engine.made[k], bundles, strict=True))
         self._tokens[token] = k
         self._token_of[k] = token
 
     def _objects(self, k: int) -> tuple[list[Any], list[tuple[int, int]], list[Array]]:
-        """The objects that a task reads, each once, where in them its values lie, and what travels with the call (its
-        place is -1)."""
+        """The objects that a task reads, each once; the (object, position) of each value; and the inline values, whose
+        object is -1."""
         objects: list[Any] = []
         places: dict[Any, int] = {}
         picks = []
@@ -177,9 +177,9 @@ class Run:
         return objects, picks, inline
 
     def _end(self) -> None:
-        """End what this run still has with Ray. Readers of a failed task fail by themselves: they get a moment to,
-        because Ray (2.60) aborts this process when a task ends at the moment it is cancelled. Then cancel the rest, the
-        last submitted first: they have not begun."""
+        """End the tasks that are still in flight. Readers of a failed task fail by themselves; they get a moment to do
+        so, because Ray (2.60) aborts this process if a task ends while it is being cancelled. Then cancel the rest, the
+        last submitted first, as those have not begun."""
         if not ray.is_initialized():  # a call of Ray would start another one
             return
         left, ends = list(self._tokens), time.monotonic() + LONGEST_GRACE
@@ -193,7 +193,7 @@ class Run:
         self._cancel(left[::-1])
 
     def _cancel(self, tokens: Sequence[Any]) -> None:
-        """End what runs: by force, because what waits in a system call hears nothing else."""
+        """Kill running tasks: one that blocks in a system call ignores anything else."""
         for token in tokens:
             try:
                 ray.cancel(token, force=True)
@@ -202,8 +202,8 @@ class Run:
 
     # -- events --------------------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Wait for some tasks to end, and go on from there."""
+    def _wait(self) -> None:
+        """Wait for some tasks to end, and handle them."""
         self._engine.link.check_open()
         waiting, self._waited = list(self._tokens), False
         some = len(waiting) if self._state.left == len(waiting) else max(len(waiting) // 2, 1)
@@ -222,12 +222,12 @@ class Run:
             self._give_up()
 
     def _hunt(self) -> None:
-        """End what hangs, and have it run again; what waited for a worker has not been running all that time."""
+        """Kill and retry hung tasks. Time spent waiting for a worker does not count."""
         late = self._state.overdue(time.monotonic())
         if not late:
             return
         where, now = places({k: self._token_of[k] for k in late}), time.monotonic()
-        if where is None:  # nobody knows when they began
+        if where is None:  # it is unknown when they began
             return
         for k, at in where.items():
             self._state.began(k, now - at.seconds)
@@ -236,14 +236,14 @@ class Run:
         self._obey(self._state.tick(now))
 
     def _doing(self) -> str:
-        return f"running {self._engine.name!r}, of which {self._state.left} tasks are left (first {self._at()})"
+        return f"running {self._engine.name!r}, {self._state.left} tasks left (first {self._at()})"
 
     def _give_up(self) -> NoReturn:
         self._engine.link.monitor.judge(self._doing())
         raise TimeoutError(timeout_text(self._plan, self._state, self._token_of, self._engine.settings.timeout))
 
     def _left(self) -> float | None:
-        """Seconds until the run is given up."""
+        """Seconds until the deadline."""
         return None if self._ends is None else max(self._ends - time.monotonic(), 0.001)
 
     def _poll_seconds(self) -> float:
@@ -264,10 +264,10 @@ class Run:
         elif isinstance(result, Refused):
             self._hush(k)
             self._exclude(k, result)
-            self._obey(self._state.failed(k, "its worker would give other bits", now, collateral=True))
+            self._obey(self._state.failed(k, "its worker would compute different bits", now, collateral=True))
         elif isinstance(result, Collateral):
             lost = self._bundles_lost(k, result)
-            if lost:  # told first: the task that reads it then knows what it waits for
+            if lost:  # first, so that the task that reads it knows what it waits for
                 self._obey(self._state.lost(lost, now))
             self._obey(self._state.failed(k, result.reason, now, collateral=True))
         else:
@@ -282,13 +282,12 @@ class Run:
             self._full.discard(k)
             self._engine.link.spares.replace()
             self._hush(k)
-            if self._engine.link.look_again(self._ends):
+            if self._engine.link.exclude_unfit_nodes(self._ends):
                 check_places([self._plan.tasks[k]], self._engine.link, self._ends)
         self._obey(self._state.failed(k, failure.reason, time.monotonic()))
 
     def _make_room(self, k: int) -> None:
-        """Let go of what a task could store before the store was full, and give Ray the time to free that, and what
-        else was let go."""
+        """Release what a task stored before the store was full, and give Ray time to free released objects."""
         for b in self._engine.made[k]:
             self.refs.pop(b, None)
         if not self._waited:
@@ -297,21 +296,20 @@ class Run:
             self._waited = True
 
     def _exclude(self, k: int, refused: Refused) -> None:
-        """A node gets no task any more; FingerprintError where none is left that could run this one."""
+        """Send no more tasks to a node; FingerprintError if no remaining node could run this one."""
         link = self._engine.link
         link.exclude(refused.node, link.bits.differences(refused.fingerprint))
-        self.report.reasons.append(f"task {k}: node {refused.node[:8]} would give other bits")
+        self.report.reasons.append(f"task {k}: node {refused.node[:8]} would compute different bits")
         check_places([self._plan.tasks[k]], link, self._ends)
 
     def _hush(self, k: int) -> None:
-        """Look at the objects of a task that died: Ray prints errors that nobody looked at; these are dealt with."""
+        """Fetch the errors of a dead task's objects: Ray logs errors that are never fetched, and these are handled."""
         for b in self._engine.made[k]:
             with suppress(exceptions.RayError):
                 ray.get(self.refs.get(b, []), timeout=POLL_INTERVAL)  # it may come a moment after that of the token
 
     def _bundles_lost(self, k: int, failure: Collateral) -> list[int]:
-        """The bundles behind a lost object; GivenLost where it is one that the run was given. Where it is the body of
-        the task, that is shipped again."""
+        """The bundles of a lost object. Raises GivenLost if it is an input of the run; a lost body is shipped again."""
         if failure.lost is None:
             return []
         if failure.lost in self._engine.shipped_as(k):
@@ -327,7 +325,7 @@ class Run:
         return found
 
     def _complete(self, fetch: bool) -> bool:
-        """Whether all that the run leaves behind can be read; what of it was lost is made again."""
+        """Whether all results of the run can be read; lost ones are recomputed."""
         try:
             gone = (self._fetch() if fetch else {}) or self._missing()
         except (exceptions.GetTimeoutError, TimeoutError):
@@ -335,14 +333,14 @@ class Run:
         for b, error in gone.items():
             if not isinstance(error, LOST):
                 k = self._plan.bundles[b].task
-                raise self._failure(k, f"what it made cannot be read: {type(error).__name__}: {error}")
+                raise self._failure(k, f"its results cannot be read: {type(error).__name__}: {error}")
         if gone:
             self.report.reasons.append(f"lost the object of bundle {list(gone)}")
             self._obey(self._state.lost(gone, time.monotonic()))
         return not gone
 
     def _fetch(self) -> dict[int, Any]:
-        """Have all that is fetched come here; what cannot, with what Ray says of it."""
+        """Copy the fetched values to this process; return the bundles that cannot be read, with Ray's errors."""
         refs = {b: self.refs[b] for b in self._engine.wanted if self._plan.bundles[b].fetched}
         try:
             found = self._asked(refs, partial(ray.get, timeout=self._left()), list(refs.values()))
@@ -354,7 +352,7 @@ class Run:
             return self._unreadable(refs) or self._fetch()
 
     def _missing(self) -> dict[int, Any]:
-        """Of what is to be kept and is not here, what cannot be read, with what Ray says of it."""
+        """The results that stay in the store and cannot be read, with Ray's errors."""
         refs = {b: self.refs[b] for b in self._engine.in_stores if b not in self._values}
         if not refs:
             return {}
@@ -367,8 +365,8 @@ class Run:
         return found
 
     def _asked(self, bundles: Iterable[int], call: Callable[..., Any], *args: Any) -> Any:
-        """A call that has the objects of bundles come here. Small ones came with Ray's own messages, so nobody is asked
-        for them, and the call cannot wait for anybody."""
+        """The result of a call that fetches the objects of bundles. Small ones arrived with the replies of their tasks,
+        so then the call cannot block."""
         if all(self._plan.bundles[b].nbytes <= SMALL for b in bundles):
             return call(*args)
         what = f"reading results of {self._engine.name!r} from Ray's store"

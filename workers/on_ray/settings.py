@@ -1,4 +1,4 @@
-"""How plans run on Ray. Knows no Ray."""
+"""The options of the Ray engine. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from distgrad.scheduler.reports import Report
 
 @dataclass(frozen=True, slots=True)
 class RaySettings:
-    """How plans run on Ray."""
+    """The options of the Ray engine."""
 
     backend: str = "numpy"
     check_numerics: bool = False
-    #: Seconds after which a run is given up; after which a task is taken for hung, and run again.
+    #: Seconds after which a run is given up; seconds after which a task counts as hung and is retried.
     timeout: float | None = None
     task_timeout: float | None = None
-    #: Tasks that are with Ray at the same time.
+    #: Maximum number of tasks in flight.
     in_flight: int = 512
-    #: How often one task is tried.
+    #: Attempts per task.
     attempts: int = 4
-    #: How progress is told: live, log or off; None: as the process does.
+    #: How progress is shown: live, log or off; None for the default of the process.
     progress: str | None = None
-    #: Gets the name, the plan and the report of each run; ops are not timed without.
+    #: Called with the name, the plan and the report of each run. Without it ops are not timed.
     record: Callable[[str, Plan, Report], None] | None = None
 
 
 def folder() -> Path:
-    """Where Ray keeps its files on this machine, in a folder of its name."""
+    """The folder in which Ray keeps its files on this machine, in a subfolder `ray`."""
     return Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")

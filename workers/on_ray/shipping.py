@@ -1,5 +1,7 @@
-"""Bodies on their way to workers: by name in the table that Ray keeps for the cluster, from where Ray's own remote
-functions come too. A reference in the arguments would do as well, but it costs each call a third more."""
+"""Ships bodies to workers through Ray's internal key-value table, which also carries Ray's own remote functions.
+
+A reference among the arguments would do as well, but makes each call a third slower.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,25 @@ from ray.experimental import internal_kv
 
 from distgrad.workers.on_ray import objects
 
-#: The table lies in the memory of the head; what is larger goes to the store, and calls carry its reference.
+#: Maximum bytes of a body in the table, which is in the head's memory. Larger ones go to the store, and calls carry
+#: their reference.
 LARGE = 1 << 20
 _SPACE = "distgrad"
 
 
 class BodyLost(Exception):
-    """Nobody has the body of this name any more."""
+    """The body of this name no longer exists."""
 
     def __init__(self, name: str):
         super().__init__(name)
         self.name = name
 
     def __str__(self) -> str:
-        return f"nobody has the body {self.name!r} any more"
+        return f"the body {self.name!r} was lost"
 
 
 def ship(payload: bytes, owner: str) -> tuple[list[Any], str]:
-    """The list that calls carry, and the name of the body."""
+    """Store a body; return the references that calls carry, and the body's name."""
     name = f"{owner}/{hashlib.sha256(payload).hexdigest()}"
     if len(payload) > LARGE:
         return [objects.put(payload, "the body of a task", len(payload))], name
@@ -47,6 +50,6 @@ def received(holder: Sequence[Any], name: str) -> bytes:
 
 
 def forget(owner: str) -> None:
-    """Take back what an owner shipped by name."""
+    """Delete the bodies that an owner shipped through the table."""
     with suppress(exceptions.RaySystemError, exceptions.RpcError):  # the cluster is gone, and its table with it
         internal_kv._internal_kv_del(f"{owner}/", del_by_prefix=True, namespace=_SPACE)

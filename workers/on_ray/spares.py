@@ -1,7 +1,7 @@
-"""Spare workers: in a session that lasts, each node keeps one started process more than it has cpus.
+"""Spare workers: in a long session, each node keeps one more started process than it has cpus.
 
-Ray gives the cpu of a dead worker to the next task at once, and that task waits until Ray has started a process: a
-second or more. A spare is a process that Ray starts in advance and keeps.
+Ray gives the cpu of a dead worker to the next task immediately, and that task waits a second or more until Ray has
+started a process. A spare is a process that Ray starts in advance.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("distgrad")
 
-#: Seconds after which an open session gets spares. Short ones are over before they would pay.
+#: Seconds after which a session gets spares: short sessions would not profit.
 SPARES_AFTER = 10.0
-#: Seconds for which Ray keeps an unused spare. A day: a session without deaths must not lose its spare.
+#: Seconds that Ray keeps an unused spare: a day, so that it outlasts most sessions.
 KEEP_ALIVE = 86_400
 #: Seconds for a raylet to answer.
 RAYLET_TIMEOUT = 5.0
-#: Seconds in which a raylet notices that a worker is gone.
+#: Seconds that a raylet takes to notice the death of a worker.
 DEATH_DELAY = 0.1
-#: Seconds in which spares are asked for once, however many workers die.
+#: Minimum seconds between two requests for spares, however many workers die.
 REQUEST_INTERVAL = 2.0
 
 
@@ -42,27 +42,27 @@ class Spares:
         self._due: float | None = time.monotonic() + SPARES_AFTER
         self._asked = 0.0
 
-    def look(self) -> None:
-        """Have Ray start the first spares, once the session lasts."""
+    def start_if_due(self) -> None:
+        """Start the first spares once the session has lasted long enough."""
         if self._due is not None and time.monotonic() > self._due:
             self.replace()
 
     def replace(self) -> None:
-        """Have Ray start a process on each node that has none to spare. Nobody waits for it."""
+        """Start a process on each node without a spare, in the background."""
         self._due, now = None, time.monotonic()
         if now > self._asked + REQUEST_INTERVAL:
             self._asked = now
             waits.start(self._replace)
 
     def _replace(self) -> None:
-        time.sleep(NOTICE)
+        time.sleep(DEATH_DELAY)
         try:
-            for node, env in self._short_of_spares():
+            for node, env in self._nodes_to_ask():
                 _ask(node, env)
-        except Exception as e:  # it is no interface that Ray promises. Without it a task waits for a new process
+        except Exception as e:  # Ray does not guarantee this interface; without spares tasks wait for new processes
             log.debug("distgrad: no spare workers: %s", e)
 
-    def _short_of_spares(self) -> list[tuple[Mapping[str, Any], str]]:
+    def _nodes_to_ask(self) -> list[tuple[Mapping[str, Any], str]]:
         """The nodes to ask, and the environment of their workers. While this asks Ray, the session stays open: a call
         of Ray in a closed one would connect this process again."""
         link = self._link
@@ -74,7 +74,7 @@ class Spares:
 
 
 def _serialized(env: Mapping[str, str]) -> str:
-    """The runtime environment of tasks, as Ray has it: with what the job has."""
+    """The runtime environment of tasks in Ray's form, merged with that of the job."""
     from ray.runtime_env import RuntimeEnv
 
     parent = ray.get_runtime_context().runtime_env
@@ -82,8 +82,8 @@ def _serialized(env: Mapping[str, str]) -> str:
 
 
 def _ask(node: Mapping[str, Any], env: str) -> None:
-    """One more process for a node that has no more than its cpus. It belongs to no job yet: a request in the name of
-    this one would be taken as fulfilled by any worker of it that is free for a moment."""
+    """Request one more process on a node that has no more of them than cpus. The request names no job: otherwise any
+    idle worker of this job would satisfy it."""
     from ray._private.grpc_utils import init_grpc_channel
 
     modules = ("node_manager_pb2", "node_manager_pb2_grpc")

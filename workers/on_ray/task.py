@@ -1,6 +1,6 @@
-"""What runs on a worker: one function, which has the body of a task compiled once per process and runs it.
+"""What runs on a worker: one function, which runs the body of a task.
 
-A process gets each body once, by its name, and keeps what it compiled.
+A process loads each body once, by its name, and keeps the compiled body.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pickle
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -36,7 +36,7 @@ from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import BodyLost, received
 from distgrad.workers.task_monitor import Clock, TaskMonitor, resident_bytes
 
-#: Compiled bodies that a process keeps: those that ran last.
+#: Maximum number of compiled bodies that a process keeps; the least recently used are evicted.
 MAX_COMPILED = 1024
 
 _compiled: OrderedDict[str, tuple[ShippedBody, Compiled]] = OrderedDict()
@@ -46,7 +46,7 @@ _flushed = flushes()
 
 @dataclass(frozen=True)
 class ShippedBody:
-    """What a worker needs to run a body: the user's own ops travel with it, by value."""
+    """A body as it is sent to workers: with the array backend, and with the user's own ops, by value."""
 
     body: Body
     backend: str
@@ -55,15 +55,15 @@ class ShippedBody:
 
 
 class Pack(NamedTuple):
-    """Which of a body's results leave as one object, and whether they are results of the run."""
+    """Results of a body that are returned as one object, and whether they are results of the run."""
 
     values: tuple[int, ...]
     wanted: bool
 
 
 def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
-    """The packed results and the token; see `order_of`. The token comes last: Ray stores what a task returns in that
-    order, and where one finds no room, that and all that follow are errors. So a token says that all are there."""
+    """The packed results, then the token; see `order_of`. Ray stores the return values in order, and if one finds no
+    room, it and all that follow become errors. So a token proves that all results were stored."""
     start = time.time()
     key, picks, packs, names, inline, timed = pickle.loads(order)
     clock = Clock() if timed else None
@@ -78,7 +78,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
         ops = () if clock is None else [tuple(op) for op in clock.ops()]  # before packing, which is no op
     except (exceptions.RayError, BodyLost, Differs):
         raise
-    except SystemExit:  # by a kernel, or by Ray when the process is told to end: so it does
+    except SystemExit:  # raised by a kernel, or by Ray to end the process
         raise
     except BaseException as e:
         raise Raised.of(e) from None
@@ -92,7 +92,7 @@ def run_task(holder: Sequence[Any], order: bytes, *objects: Any) -> Any:
 
 
 def written(token: Token) -> bytes:
-    """As bytes, which Ray hands on as they are: any other object costs as much as the rest of an empty task."""
+    """The token as bytes, which Ray does not pickle: any other object costs as much as the rest of an empty task."""
     return pickle.dumps(tuple(token))
 
 
@@ -109,7 +109,7 @@ def _on_device(
     objects: Mapping[int, Any],
     monitor: TaskMonitor | None,
 ) -> list[Any]:
-    """Run where arrays are not NumPy's: what the driver named is moved there once, and what is made stays too."""
+    """Run on a device. Named inputs are moved there once, and results of the run stay there too."""
     library = backend(shipped.backend)
     with library.device(shipped.body.gpus):
         given = [resident.moved(library, names[o], i, objects[o][i]) for o, i in picks]
@@ -130,27 +130,29 @@ def _found(holder: Sequence[Any], key: str) -> tuple[ShippedBody, Compiled]:
 
 def _load(holder: Sequence[Any], key: str) -> tuple[ShippedBody, Compiled]:
     head, _, data = received(holder, key).partition(b"\n")
-    _settle()  # also where any bits will do, and nobody asks for the fingerprint
-    admitted(head, settled_fingerprint)  # first: what comes from another version may not even load
+    _settle()  # also with bits="any", when the fingerprint is not checked
+    admitted(head, settled_fingerprint)  # first: the body of another version may not even load
     shipped: ShippedBody = cloudpickle.loads(data)
     for op in shipped.ops:
         OPS[op.type] = op
-    with _device(shipped.body.gpus):
-        made = _compiled[key] = shipped, Compiled(shipped.body, backend(shipped.backend))
+    library = backend(shipped.backend)
+    with library.device(shipped.body.gpus):
+        made = _compiled[key] = shipped, Compiled(shipped.body, library)
     if len(_compiled) > MAX_COMPILED:
         _compiled.popitem(last=False)
     return made
 
 
 def settled_fingerprint(extras: tuple[str, ...] = ()) -> Fingerprint:
-    """Of this process as it runs tasks, and as it is now."""
+    """The current fingerprint of this process, with the settings under which it runs tasks."""
     _settle()
     _notice()
     return fingerprint(extras)
 
 
 def _notice() -> None:
-    """A library that was loaded since may flush denormals: then this process is admitted to no body any more."""
+    """Drop the fingerprint and the compiled bodies if a library that was loaded since has changed the flushing of
+    denormals: then bodies are refused."""
     global _flushed
     if flushes() is not _flushed:
         _flushed = flushes()
@@ -160,7 +162,7 @@ def _notice() -> None:
 
 @cache
 def _settle() -> ExitStack:
-    """This process runs tasks and nothing else: BLAS has one thread, as inside of every run, and NumPy is quiet."""
+    """Set up this process to run tasks: BLAS has one thread, as in every run, and NumPy does not warn."""
     stack = ExitStack()
     stack.enter_context(blas.threads(1))
     np.seterr(all="ignore")
@@ -174,7 +176,7 @@ def _node() -> str:
 
 # -- the driver's side -------------------------------------------------------------------------------------------
 
-#: Retries are the driver's: it bounds them and tells of them. GPU workers would end after each call by default.
+#: max_retries=0: the driver retries, and reports it. max_calls=0: by default GPU workers end after each call.
 remote: Any = ray.remote(max_retries=0, max_calls=0)(run_task)
 
 
@@ -186,28 +188,28 @@ def order_of(
     inline: Sequence[Any],
     timed: bool = False,
 ) -> bytes:
-    """What a call is to do: the key of its body; where each value that it reads lies in the objects; what to pack; what
-    the objects are known by, where values of them may stay on the device; values that travel with the call; and whether
-    ops are timed. One piece of bytes, because every argument that is an object has a price."""
+    """The arguments of a call: the key of its body; the (object, position) of each input; how to pack the results; the
+    names of objects whose values may stay on the device; inline values; and whether to time ops. They are one bytes
+    object, because Ray charges for every argument."""
     return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline, timed))
 
 
 def serialized_body(body: Body, backend: str, check_numerics: bool, agreement: Agreement) -> bytes:
-    """The body for `ship`: after a line that says which fingerprint a process must have."""
+    """The payload for `ship`: a line with the required fingerprint, then the pickled body."""
     ops = own_ops(body.steps)
     made = dumped(ShippedBody(body, backend, check_numerics, ops), ops)
     return agreement.head(extras_of(body, backend)) + b"\n" + made
 
 
 def own_ops(steps: Sequence[Step]) -> tuple[OpDef, ...]:
-    """The user's own ops among those of steps, as workers need them."""
+    """The user's own ops that steps use, without what workers do not need."""
     types = dict.fromkeys([each.type for each in all_steps(steps)])
     own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
     return tuple([replace(op, infer=_infer_nothing) for op in own])
 
 
 def dumped(x: Any, ops: Iterable[OpDef]) -> bytes:
-    """As bytes, with the kernels of these ops by value."""
+    """Pickle a value, with the kernels of these ops by value."""
     with ExitStack() as stack:
         for op in ops:
             _by_value(op.kernel, stack)
@@ -219,7 +221,7 @@ def dumped(x: Any, ops: Iterable[OpDef]) -> bytes:
 
 
 def _unsendable(ops: Iterable[OpDef], error: TypeError) -> TypeError:
-    """What cannot be pickled, with the kernel that holds it: one that refers to a variable, say."""
+    """The error for a kernel that cannot be pickled, because it refers to a variable, for example."""
     for op in ops:
         try:
             cloudpickle.dumps(op.kernel)
@@ -229,11 +231,11 @@ def _unsendable(ops: Iterable[OpDef], error: TypeError) -> TypeError:
 
 
 def _infer_nothing(*_: Any, **__: Any) -> Any:
-    raise NotImplementedError("graphs are built by the driver, not on workers")
+    raise NotImplementedError("graphs are built by the driver, not by workers")
 
 
 def _by_value(kernel: Callable[..., Any] | None, stack: ExitStack) -> None:
-    """Have a kernel of a module beside the user's script travel whole: workers need not have that module."""
+    """Pickle the kernel's module by value if it is not an installed package: workers may not have it."""
     import sys
 
     module = sys.modules.get(getattr(kernel, "__module__", None) or "")

@@ -1,8 +1,8 @@
-"""Values in the object store, and how they are made again when the node that held them is gone.
+"""Values in the object store, and their lineage: how they are recomputed after the node that held them is lost.
 
-An object that lies on the driver's own node is as safe as the driver. Any other knows the run that made it: a record of
-what that run was given. A record holds no object of the store but what was fed; so a chain of records costs little, and
-is cut by bringing an object to the driver's node before it gets long.
+An object on the driver's own node is as safe as the driver. Any other knows the run that made it: a record of that
+run's inputs. A record keeps no objects of the store except feeds, so a lineage costs little; before it gets long, it is
+cut by copying objects to the driver's node.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _numbers = count()
 
 
 class Stored:
-    """An object of the store; let go with the last handle on a value of it. Without a record it lies on the driver's
-    node, or was put there by the driver."""
+    """An object of the store; released with the last handle of one of its values. Without a record it is on the
+    driver's node, or was put there by the driver."""
 
     __slots__ = ("__weakref__", "nbytes", "record", "ref")
 
@@ -37,7 +37,7 @@ class Stored:
 
 
 class Value(Handle):
-    """A value that lies in the store, one of the values of an object."""
+    """A value in the store: the one at `place` of an object."""
 
     __slots__ = ("_array", "link", "place", "stored")
 
@@ -54,14 +54,14 @@ class Value(Handle):
         return self._array
 
     def settle(self) -> None:
-        """Keep the array in this process: the store is about to go."""
+        """Copy the array into this process, before the store goes away."""
         self._array = np.array(self.value())
         self._array.flags.writeable = False
         del self.stored
 
 
 class Input:
-    """What a run was given, as its record keeps it: an array, a safe object, or the way to make an object again."""
+    """An input of a run, as its record keeps it: an array, a safe object, or the record that can recompute it."""
 
     __slots__ = ("_link", "_place", "_spec", "record", "whole")
 
@@ -79,13 +79,13 @@ class Input:
 
     @property
     def maker(self) -> Record | None:
-        """The run that has to run again for it; None where it is there."""
+        """The run to replay for this input; None if its value exists."""
         if self.record is None or self.record[0].stored(self.record[1]) is not None:
             return None
         return self.record[0]
 
     def get(self) -> Array | Value:
-        """The value, which has been made again if it was not there."""
+        """The value; its maker has been replayed if it was missing."""
         if isinstance(self.whole, np.ndarray):
             return self.whole
         stored = self.whole
@@ -96,7 +96,7 @@ class Input:
 
 
 class Record:
-    """A run that made objects: all that is needed to run it again, with the same bits."""
+    """A run that made objects: what is needed to replay it, with the same bits."""
 
     def __init__(self, engine: RayEngine, feeds: Sequence[Array | Handle], state: Mapping[str, Array | Handle]):
         self._engine, self._number = engine, next(_numbers)
@@ -119,12 +119,12 @@ class Record:
         return self._engine.link
 
     def stored(self, bundle: int) -> Stored | None:
-        """An object of this run, as long as somebody has it."""
+        """An object of this run, as long as it is referenced."""
         return self._made[bundle]() if bundle in self._made else None
 
     def again(self, ends: float | None) -> None:
-        """Run it once more, and before it the earlier runs whose objects it needs and nobody has: each of them once,
-        in their order. Objects that somebody has get new references; others go after the last run that reads them."""
+        """Replay the run, after the earlier runs whose lost objects it needs: each once, in their order. Objects that
+        are still in use get new references; others are released after the last run that reads them."""
         runs = self._needed()
         last = {maker: run for run in runs for maker in run._makers()}
         held: dict[Record, list[Stored]] = {}

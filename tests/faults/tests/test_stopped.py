@@ -21,7 +21,7 @@ def test_the_task_of_a_worker_that_is_stopped_runs_elsewhere(
 ) -> None:
     found = play(_impatient, how, str(tmp_path))
     assert (found.kind, found.text, found.stopped) == ("", "", 1)
-    assert re.search(r"task \d+: hung on node \w+, (process \d+|in a process that has not begun it)", found.reasons[0])
+    assert re.search(r"task \d+: hung on node \w+, (process \d+|not yet begun by its process)", found.reasons[0])
     assert found.values == (1.0, 2.0, 3.0)
     assert found.seconds < PATIENCE + 15  # Ray takes 5 s to end the process, and some to start another
 
@@ -38,7 +38,7 @@ def test_a_run_whose_workers_are_all_stopped_is_given_up_in_time(play: Callable[
     found = play(_timed)
     assert found.kind == "TimeoutError"
     assert found.stopped >= 2
-    assert "in a process that has not begun it" in found.text
+    assert "not yet begun by its process" in found.text
     assert found.values == (1.0, 1.0, 2.0)
     assert found.seconds < TIMEOUT + 10
 

@@ -55,7 +55,7 @@ def test_a_session_that_started_ray_stops_it(small_store: list[Any]) -> None:
 def test_a_session_that_is_closed_under_other_threads_says_so_there_and_leaves_nothing_behind() -> None:
     *forked, errors, after, token = program("closed_under")[0].splitlines()
     assert forked == ["Session: this process was forked from one that is connected to Ray"] * 3  # at once: no wait
-    assert errors == "['RuntimeError: the session is closed: its Ray is gone. Open another one.'] 3"
+    assert errors == "['RuntimeError: the session is closed: its Ray is gone. Open another session.'] 3"
     assert after == "False (300, 300)"  # a call of Ray after its end would have started another one
     assert token == "('token', True) (None, False)"  # that of this machine is not for clusters that are joined later
 

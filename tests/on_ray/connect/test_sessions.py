@@ -39,7 +39,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"backend": "nump"}, ValueError, "there is no array backend 'nump'"),
     ({"cluster": 5}, TypeError, "cluster is a Cluster or the path of a cluster file, got 5"),
     ({"address": 6379}, TypeError, "address is the address of a Ray cluster, such as 'auto', got 6379"),
-    ({"address": "10.0.0.1:6379"}, ValueError, "this process is connected to Ray already (at "),
+    ({"address": "10.0.0.1:6379"}, ValueError, "this process is already connected to Ray (at "),
     ({"threads": 2}, ValueError, "threads is an option of Session('local'), not of 'ray'"),
     ({"in_order": True}, ValueError, "in_order is an option of Session('local'), not of 'ray'"),
 ]
@@ -78,7 +78,7 @@ def test_a_closed_session_says_so(ray_session: dg.Session) -> None:
     session.run(y, {x: np.ones(2)})
     session.close()
     session.close()  # once is enough, twice is fine
-    with pytest.raises(RuntimeError, match=r"the session is closed: its Ray is gone. Open another one"):
+    with pytest.raises(RuntimeError, match=r"the session is closed: its Ray is gone. Open another session"):
         session.run(y, {x: np.ones(2)})
 
 

@@ -41,17 +41,17 @@ def spilled() -> int:
 @contextmanager
 def late_news(seconds: float) -> Iterator[None]:
     """A driver that is held up: so late it hears that tasks ended."""
-    look = Run._look
+    look = Run._wait
 
     def late(run: Run) -> None:
         time.sleep(seconds)
         look(run)
 
-    Run._look = late  # type: ignore[method-assign]
+    Run._wait = late  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Run._look = look  # type: ignore[method-assign]
+        Run._wait = look  # type: ignore[method-assign]
 
 
 def small_store() -> None:

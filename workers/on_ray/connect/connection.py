@@ -281,8 +281,8 @@ def settle() -> None:
     global _ending
     if _ending is not None and not _ended(_ending, END_TIMEOUT):
         raise ConnectionError(
-            f"Session: an earlier Ray of this process is still shutting down after {END_TIMEOUT:.0f} s, so no other can "
-            f"be opened. Restart the program."
+            f"Session: an earlier Ray of this process is still shutting down after {END_TIMEOUT:.0f} s, so no other "
+            f"can be opened. Restart the program."
         )
     _ending = None
 
