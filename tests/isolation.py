@@ -103,6 +103,8 @@ def redirect() -> Session:
         os.unsetenv(name)
     tempfile.tempdir = str(session.part)
     os.umask(0o022)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background; inherited
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.suppress(locale.Error):  # what processes print is read in this process's encoding
         locale.setlocale(locale.LC_CTYPE, environment["LC_ALL"])
     if session.owner:
