@@ -221,13 +221,13 @@ def test_a_cluster_that_was_started_here_once_is_no_problem(tmp_path: Path) -> N
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
     found = only(health.findings(None))
-    assert found[1:3] == ("ok", "none is running any more at 127.0.0.1:1: a session on Ray starts one")
+    assert found[1:3] == ("ok", "none is running at 127.0.0.1:1 any more: a session on Ray starts one")
 
 
 def test_a_wrong_ray_address_in_the_environment_is_a_problem(monkeypatch: Patch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     found = only(health.findings(None))
-    assert (found.state, found.remedy) == ("problem", "Mend or unset RAY_ADDRESS.")
+    assert (found.state, found.remedy) == ("problem", "Correct or unset RAY_ADDRESS.")
 
 
 HERE = {"python": "3.12.1", "distgrad": "0.1.0", "numpy": "2.4.0"}

@@ -1,7 +1,7 @@
-"""Whether a Ray cluster can be reached, and what its nodes have: in a process of its own.
+"""Checks, in a subprocess, whether a Ray cluster can be reached, and what its nodes have.
 
-A driver whose cluster goes away while it joins is ended by Ray, and one with a wrong token may wait for minutes: so
-the one who asks starts another, which joins, and tells what it found as a line of JSON.
+Ray ends a driver if the cluster disappears while it joins, and a wrong token may make it wait for minutes. So a
+subprocess joins the cluster, and prints its findings as a line of JSON.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from distgrad.scheduler.devices import counted
 from distgrad.workers.on_ray.settings import folder
 from distgrad.workers.tools.doctor import OK, PROBLEM, WARNING, Finding
 
-#: Seconds for a cluster to be joined and asked; of them, for its nodes to answer.
+#: Seconds for the subprocess as a whole; seconds of these for the nodes to answer.
 PROBE_TIMEOUT, ANSWER_TIMEOUT = 30.0, 10.0
-#: Nodes that are asked for their versions.
-ASKED = 16
+#: Maximum number of nodes that are asked for their versions.
+MAX_NODES_ASKED = 16
 
 
 def findings(address: str | None) -> Iterator[Finding]:
-    """What is found of the cluster at an address; of RAY_ADDRESS, or the one that was started on this machine."""
+    """Findings about the cluster at an address; by default that of RAY_ADDRESS, or the one started on this machine."""
     given = address or os.environ.get("RAY_ADDRESS")
     known = given or _started_here()
     if known is None:
@@ -36,8 +36,8 @@ def findings(address: str | None) -> Iterator[Finding]:
     try:
         found = _asked(known)
     except ConnectionError as e:
-        if given is None:  # what `ray start` left behind
-            yield Finding("ray cluster", OK, f"none is running any more at {known}: a session on Ray starts one")
+        if given is None:  # the file of an earlier `ray start`
+            yield Finding("ray cluster", OK, f"none is running at {known} any more: a session on Ray starts one")
         else:
             yield Finding("ray cluster", PROBLEM, str(e), _remedy(address))
         return
@@ -45,11 +45,11 @@ def findings(address: str | None) -> Iterator[Finding]:
 
 
 def _remedy(address: str | None) -> str:
-    return "Look at the address and the head node: `ray status` there." if address else "Mend or unset RAY_ADDRESS."
+    return "Check the address, and run `ray status` on the head node." if address else "Correct or unset RAY_ADDRESS."
 
 
 def _started_here() -> str | None:
-    """The cluster that `ray start` was last called for on this machine: that of `address="auto"`."""
+    """The cluster that `ray start` last started or joined on this machine: that of `address="auto"`."""
     try:
         return (folder() / "ray" / "ray_current_cluster").read_text().strip() or None
     except OSError:
@@ -57,7 +57,7 @@ def _started_here() -> str | None:
 
 
 def _asked(address: str) -> dict[str, Any]:
-    """What the other process found; ConnectionError says why it found nothing."""
+    """The findings of the subprocess; ConnectionError if it has none."""
     command = [sys.executable, "-P", "-m", "distgrad.workers.on_ray.health", address]  # no module of this folder
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT, check=False)
@@ -86,9 +86,9 @@ def _told(address: str, found: dict[str, Any]) -> Iterator[Finding]:
     for node in nodes:
         if "versions" in node:
             yield from _compared(node["address"], node["versions"], found["here"])
-    silent = sum("versions" not in node for node in nodes[:ASKED])
+    silent = sum("versions" not in node for node in nodes[:MAX_NODES_ASKED])
     if silent:
-        yield Finding("ray nodes", WARNING, f"{counted(silent, 'node')} of them did not answer in time: busy?")
+        yield Finding("ray nodes", WARNING, f"{counted(silent, 'node')} did not answer in time, and may be busy")
 
 
 def _compared(node: str, there: dict[str, str | None], here: dict[str, str | None]) -> Iterator[Finding]:
@@ -101,11 +101,11 @@ def _compared(node: str, there: dict[str, str | None], here: dict[str, str | Non
     yield Finding("ray nodes", state, f"{node} has {', '.join(other)}; here: {mine}", remedy)
 
 
-# -- the other process -------------------------------------------------------------------------------------------
+# -- the subprocess ----------------------------------------------------------------------------------------------
 
 
 def versions() -> dict[str, str | None]:
-    """What bits depend on. Travels to the nodes by value: it may not be there."""
+    """The versions that bits depend on. Pickled by value: distgrad may not be installed on a node."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in ("distgrad", "numpy"):
         try:
@@ -128,7 +128,7 @@ def main(address: str) -> None:
     nodes: list[dict[str, Any]] = [
         {"id": n.id, "address": n.address, "cpus": n.cpus, "gpus": n.gpus, "memory": n.memory} for n in link.nodes
     ]
-    asked = {_task(ray, node["id"]): node for node in nodes[:ASKED]}
+    asked = {_task(ray, node["id"]): node for node in nodes[:MAX_NODES_ASKED]}
     for ref in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_TIMEOUT)[0]:
         asked[ref]["versions"] = ray.get(ref)
     resources = ray.cluster_resources()  # type: ignore[no-untyped-call]

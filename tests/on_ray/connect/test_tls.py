@@ -106,7 +106,7 @@ def test_a_step_runs_on_a_cluster_whose_connections_are_encrypted(secured: Secur
 
 def test_a_driver_without_a_certificate_that_is_accepted_is_told_so_in_seconds(secured: Secured) -> None:
     begins = f"True Session: cannot join the Ray cluster at '{secured.address}': "
-    assert secured.join().startswith(f"{begins}the cluster speaks TLS, this process does not: set RAY_USE_TLS=1 and ")
+    assert secured.join().startswith(f"{begins}the cluster uses TLS, this process does not: set RAY_USE_TLS=1 and ")
     assert secured.join(RAY_USE_TLS="1").startswith(f"{begins}RAY_USE_TLS is 1, but RAY_TLS_SERVER_CERT is not set")
     foreign = secured.own | {name: secured.others[name] for name in ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY")}
     assert secured.join(**foreign).startswith(f"{begins}it does not accept the certificate of RAY_TLS_SERVER_CERT (")

@@ -369,4 +369,4 @@ def test_a_cluster_without_tls_is_told_apart(cluster: Cluster, tmp_path: Path) -
 
     made = replace(cluster, address=cluster.head).call("run", "quickstart.py", **certificates(tmp_path / "tls"))
     assert (made.returncode, made.stderr.count("\n")) == (1, 1)
-    assert "RAY_USE_TLS is 1 here, but the cluster speaks no TLS" in made.stderr
+    assert "RAY_USE_TLS is 1 here, but the cluster does not use TLS" in made.stderr

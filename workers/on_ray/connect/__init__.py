@@ -1,1 +1,1 @@
-"""The connection to Ray: how it opens, who may use it, and how waits end."""
+"""The connection to Ray: opening and closing it, its security, and bounded waits."""

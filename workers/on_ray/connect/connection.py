@@ -1,8 +1,8 @@
-"""The connection of this process to Ray, of which there is one at a time: a Ray that was started here, or was joined.
+"""The connection of this process to Ray: one at a time, to a Ray that was started here or joined.
 
-All sessions of the process share it. It ends with the last of them, and what was started here goes with it: by Ray's
-own shutdown, or by force where that does not end. Opening and ending run in a side thread that goes on whatever
-interrupts the caller; so an interrupt leaves nothing half open. Knows Ray and its processes, and nothing of values.
+All sessions of the process share it. It ends with the last of them, which also ends the processes that were started
+here: by Ray's own shutdown, or by force if that hangs. Opening and ending run in a side thread that continues when the
+caller is interrupted, so that nothing is left half open. Knows Ray and its processes, and nothing about values.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from distgrad.workers.on_ray.connect.waits import Job, ServerMonitor
 
 log = logging.getLogger("distgrad")
 
-#: Seconds for Ray to start here, to be joined, and for the end of an earlier one to be waited for.
+#: Seconds to start Ray here, to join a cluster, and to wait for an earlier connection to end.
 START_TIMEOUT, JOIN_TIMEOUT, END_TIMEOUT = 120.0, waits.SILENCE_TIMEOUT, 60.0
-#: Seconds for a lost cluster to be left, and for processes to end by themselves.
+#: Seconds to shut down the connection to a lost cluster, and for processes to exit by themselves.
 LOST_SHUTDOWN_TIMEOUT, EXIT_TIMEOUT = 2.0, 2.0
-#: Seconds that the end of the process waits for Ray's client to leave a cluster whose head is gone: it takes 7 to 15.
+#: Seconds that the exit of this process waits for Ray's client to leave a cluster without a head, which takes 7 to 15.
 CLIENT_EXIT_TIMEOUT = 20.0
-#: Seconds between two looks at the servers, while nobody waits for them.
+#: Seconds between two checks of the servers while nothing waits for them.
 GUARD_INTERVAL = 1.0
-#: Seconds for which Ray's client looks for a GCS that is gone, instead of 60: then it ends this process.
+#: Seconds that Ray's client tries to reconnect to the GCS. After Ray's default of 60 it would end this process.
 GCS_RECONNECT_TIMEOUT = 1_000_000
 
 RAYLET, GCS = "the raylet of this machine", "the GCS (the head's server)"
 
 FORKED = (
-    "Session: this process was forked from one that is connected to Ray, whose connection it cannot use. Start it anew "
+    "Session: this process was forked from one that is connected to Ray, and cannot use that connection. Spawn it "
     'instead (multiprocessing.get_context("spawn")), or fork before a session on Ray is opened.'
 )
 
 _lock = threading.RLock()
 _current: Connection | None = None
-#: The end of the connection before, as long as it goes on.
+#: The shutdown of the previous connection, while it is in progress.
 _ending: Job | None = None
-#: The same of one that was interrupted while it opened.
+#: The same for a connection that was interrupted while it opened.
 _abandoned: Job | None = None
 
 
 class Connection:
-    """A Ray that is connected. `opened`: by distgrad, which then disconnects from it, too; with a mark, its processes
-    were started by this one, and are ended with it."""
+    """A connection to Ray. `opened` says that distgrad opened it and will close it. With a `mark`, this process started
+    the servers and ends them with the connection."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Connection:
     ):
         self.opened, self._mark, self._reaper, self._restore = opened, mark, helper, restore
         self.pid = os.getpid()
-        #: Who uses it.
+        #: The links that use it.
         self.users: set[Any] = set()
         self.lost: str | None = None
         self._servers = _servers()
@@ -80,8 +80,8 @@ class Connection:
             threading.Thread(target=self._guard, name="distgrad-ray-guard", daemon=True).start()
 
     def _guard(self) -> None:
-        """Notice the death of a server also while nobody asks: soon after the raylet's the GCS would tell of it, and
-        have Ray's client end this process."""
+        """Notice the death of a server even while nothing waits for it. Soon after the raylet's death the GCS would
+        report it, and Ray's client would end this process."""
         while not self._over.wait(GUARD_INTERVAL):
             ended = self.ended()
             if ended and not self._over.is_set():
@@ -94,7 +94,7 @@ class Connection:
         return self._calls
 
     def ended(self) -> str:
-        if self._over.is_set():  # then they end because this process says so
+        if self._over.is_set():  # this process is ending them
             return ""
         if self.pid == os.getpid() and not ray.is_initialized():
             return "Ray was shut down"
@@ -121,12 +121,12 @@ class Connection:
                 _show_errors_alone()
                 raylet, gcs = self._servers.get(RAYLET), self._servers.get(GCS)
                 if self._mark and raylet is not None and gcs is not None and not reaper.lives(raylet):
-                    reaper.kill({gcs})  # it would tell of the raylet's death, and Ray's client end this process
+                    reaper.kill({gcs})  # it would report the raylet's death, and Ray's client would end this process
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def end(self, timeout: float | None) -> None:
-        """Shut Ray down; where it does not end by itself, end its processes."""
+        """Shut Ray down, and kill the processes that do not end by themselves."""
         ours = _belonging(self.pid, self._mark)
         if ray.is_initialized():
             self._shut_down(timeout)
@@ -134,10 +134,10 @@ class Connection:
         self.forget()
 
     def forget(self) -> None:
-        """Ray has ended: let go of what was beside it."""
+        """After Ray has ended: stop the reaper, and restore the environment."""
         self._over.set()
-        self._calls = {}  # a client of a GCS that is gone would end this process one day
-        _let_go(self._reaper)
+        self._calls = {}  # the client of a lost GCS would end this process eventually
+        _stop_reaper(self._reaper)
         self._restore()
 
     def _shut_down(self, timeout: float | None) -> None:
@@ -164,8 +164,8 @@ class Connection:
         job.wait(LOST_SHUTDOWN_TIMEOUT)
 
     def _make_way(self) -> None:
-        """End the servers that would not answer. A raylet that is stopped goes on for a moment: calls that wait for it
-        hold locks of Ray's client, and would end this process when it goes."""
+        """Kill servers that would not answer. A stopped raylet first continues for a moment: pending calls hold locks
+        of Ray's client, and would end this process when the raylet dies."""
         if not self._mark:
             return
         raylet, gcs = self._servers.get(RAYLET), self._servers.get(GCS)
@@ -180,7 +180,7 @@ class Connection:
 
 
 def _show_errors_alone() -> None:
-    """Have Python show errors that nobody catches as it does without Ray, which would tell the GCS first, and wait."""
+    """Restore Python's display of uncaught errors: Ray's would report them to the GCS first, and wait."""
     ours, usual = (getattr(ray._private.worker, f"{name}_excepthook", None) for name in ("custom", "normal"))
     if usual is not None and sys.excepthook is ours:
         sys.excepthook = usual
@@ -190,7 +190,7 @@ def _belonging(driver: int, mark: str) -> set[Process]:
     return reaper.belonging(driver, mark) if mark else set()
 
 
-def _let_go(helper: subprocess.Popen[bytes] | None) -> None:
+def _stop_reaper(helper: subprocess.Popen[bytes] | None) -> None:
     if helper is not None:
         helper.kill()
         helper.wait()
@@ -201,7 +201,7 @@ def _is_stopped(process: Process) -> bool:
 
 
 def _end_all(processes: set[Process]) -> None:
-    """Wait for processes to end, and end those that do not."""
+    """Wait for processes to end, and kill those that do not."""
     ends = time.monotonic() + EXIT_TIMEOUT
     while any(map(reaper.lives, processes)) and time.monotonic() < ends:
         time.sleep(0.05)
@@ -209,7 +209,7 @@ def _end_all(processes: set[Process]) -> None:
 
 
 def _servers() -> dict[str, Process]:
-    """The processes of this machine that the driver depends on, as far as they are known."""
+    """The processes on this machine that the driver depends on, as far as they are known."""
     node = getattr(ray._private.worker, "_global_node", None)
     started = {} if node is None else node.all_processes
     found = {}
@@ -218,14 +218,14 @@ def _servers() -> dict[str, Process]:
             process = reaper.identified(info.process.pid)
             if process is not None:
                 found[name] = process
-    if node is not None and RAYLET not in found:  # of a Ray that was joined: started by others, but on this machine
+    if node is not None and RAYLET not in found:  # a Ray that was joined: others started its raylet on this machine
         raylet = reaper.called_with(f"--raylet_socket_name={node.raylet_socket_name}")
         found |= {RAYLET: raylet} if raylet is not None else {}
     return found
 
 
 def _questions() -> dict[str, Callable[[], Any]]:
-    """What only a raylet and a GCS that are alive answer. A client of a Ray elsewhere asks neither."""
+    """Probes that only a living raylet or GCS answers; none for Ray's client of a remote cluster."""
     worker = ray._private.worker.global_worker
     node, gcs = getattr(worker, "node", None), getattr(worker, "gcs_client", None)
     if node is None or gcs is None:
@@ -243,7 +243,7 @@ def _questions() -> dict[str, Callable[[], Any]]:
 
 
 def _forked() -> None:
-    """A child has none of the threads of this process: who held the lock, or was taking something down, is gone."""
+    """Reset the state in a forked child: threads that held the lock or were shutting Ray down do not exist there."""
     global _lock, _ending, _abandoned
     _lock, _ending, _abandoned = threading.RLock(), None, None
 
@@ -252,12 +252,12 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def enter(user: Any, begin: Callable[[], None] | None, starts: bool) -> Connection:
-    """The connection of this process, for one more who uses it; `begin` makes one where there is none."""
+    """The connection of this process, for one more user; `begin` opens one if there is none."""
     global _current
     with _lock:
         settle()
         known = _current
-        if known is not None and known.pid != os.getpid():  # of the parent of this process
+        if known is not None and known.pid != os.getpid():  # inherited from the parent process
             if ray.is_initialized():
                 raise RuntimeError(FORKED)
             known = None
@@ -269,7 +269,7 @@ def enter(user: Any, begin: Callable[[], None] | None, starts: bool) -> Connecti
         elif known.lost or known.ended():
             raise ConnectionError(
                 f"Session: the Ray cluster that this process is connected to is lost: {known.lost or known.ended()}. "
-                f"Close the sessions on it first."
+                f"Close its sessions first."
             )
         known.users.add(user)
         _current = known
@@ -277,7 +277,7 @@ def enter(user: Any, begin: Callable[[], None] | None, starts: bool) -> Connecti
 
 
 def settle() -> None:
-    """Wait for the end of the connection before."""
+    """Wait for the previous connection to end."""
     global _ending
     if _ending is not None and not _ended(_ending, END_TIMEOUT):
         raise ConnectionError(
@@ -288,7 +288,7 @@ def settle() -> None:
 
 
 def _ended(job: Job, seconds: float) -> bool:
-    """Whether a job comes to its end in this time. Looks now and then, for a signal that another thread got."""
+    """Whether a job ends in this time. Polls, so that signals that another thread received are handled."""
     ends = time.monotonic() + seconds
     while not job.wait(waits.POLL_INTERVAL) and time.monotonic() < ends:
         pass
@@ -307,7 +307,7 @@ def _opened(begin: Callable[[], None] | None, starts: bool) -> Connection:
         ends = time.monotonic() + limit
         while not job.wait(waits.POLL_INTERVAL):
             if time.monotonic() > ends:
-                raise ConnectionError(f"Session: Ray could not be opened: it has not answered for {limit:.0f} s")
+                raise ConnectionError(f"Session: Ray could not be opened: it did not answer within {limit:.0f} s")
         job.outcome()
         return Connection(True, mark, helper, restore)
     except BaseException:
@@ -316,7 +316,7 @@ def _opened(begin: Callable[[], None] | None, starts: bool) -> Connection:
 
 
 def _begin(begin: Callable[[], None], mark: str) -> None:
-    """Processes that are started meanwhile are known by a variable of their environment."""
+    """Open Ray. An environment variable marks the processes that are started meanwhile."""
     if mark:
         os.environ[reaper.MARK] = mark
     try:
@@ -328,7 +328,7 @@ def _begin(begin: Callable[[], None], mark: str) -> None:
 def _abandon(
     job: Job, mark: str, helper: subprocess.Popen[bytes] | None, restore: Callable[[], None]
 ) -> None:
-    """Take down what nobody waits for any more, once it can be: in a side thread."""
+    """Shut down, in a side thread, a Ray that was abandoned while it opened."""
     global _ending, _abandoned
 
     def take_down() -> None:
@@ -340,14 +340,14 @@ def _abandon(
                 ray.shutdown()
         finally:
             _end_all(ours)
-            _let_go(helper)
+            _stop_reaper(helper)
             restore()
 
     _ending = _abandoned = waits.start(take_down)
 
 
 def _leave_to_the_parent() -> None:
-    """In a forked process: Ray's own end is the parent's business, and would wait here for threads that are there."""
+    """In a forked process: only the parent shuts Ray down. The exit handler would wait for threads of the parent."""
     atexit.unregister(ray._private.worker.shutdown)
 
 
@@ -356,7 +356,7 @@ os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 @atexit.register
 def _finish() -> None:
-    """At the end of the process, what is being taken down comes to its end; the reaper has the last word."""
+    """At exit, wait for shutdowns in progress. The reaper kills what is left."""
     if _abandoned is not None:
         _abandoned.wait(END_TIMEOUT)
     if _ending is not None:
@@ -372,14 +372,14 @@ def _start_reaper(mark: str) -> subprocess.Popen[bytes] | None:
 
 
 def _answer_terminate() -> None:
-    """SIGTERM ends the process in order: as Ray has it where it is started by the main thread."""
+    """Make SIGTERM exit this process cleanly, as Ray does when the main thread starts it."""
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, lambda number, _: sys.exit(number))
 
 
 def leave(connection: Connection, user: Any, timeout: float | None) -> None:
-    """One who used it has gone; with the last one goes what was started."""
+    """Remove a user of the connection; the last one ends it."""
     global _current
     with _lock:
         connection.users.discard(user)
@@ -391,8 +391,8 @@ def leave(connection: Connection, user: Any, timeout: float | None) -> None:
 
 
 def uninterrupted(call: Callable[[], Any]) -> None:
-    """Run a call to its end though Ctrl-C comes: that is raised afterwards. One that comes again is raised at once, and
-    the call goes on in its thread."""
+    """Run a call to its end despite Ctrl-C, which is raised afterwards. A second Ctrl-C is raised immediately, and the
+    call continues in its thread."""
     job, interrupt = waits.start(call), None
     while True:
         try:

@@ -1,10 +1,10 @@
-"""A Ray that is started for this process alone listens on the loopback address: nobody else has to reach it.
+"""Makes a Ray that is started for this process listen on the loopback address alone, as nothing else needs to reach it.
 
-Ray takes the loopback address that it is given for the machine's outer one, and then listens on all. It stays on
-loopback only where it does not expect clusters of several machines, as on macOS and Windows: the variable
-RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER says so, which Ray reads when it is imported. Here the setting that Ray made of it is
-changed while a Ray starts, or one that listens there is joined, and no longer: so it also works where ray was imported
-before, and a cluster that this process or one of its children joins later sees nothing of it.
+Ray replaces a loopback address by the machine's outer address, and then listens on all addresses. It stays on loopback
+only if it does not expect clusters of several machines, as on macOS and Windows; the environment variable
+RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER controls that, and Ray reads it on import. So the setting that Ray derived from it is
+changed here, only while a Ray is started or joined on loopback. This also works if ray was imported before, and does
+not affect clusters that this process or its children join later.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from ray._private import ray_constants
 
 log = logging.getLogger("distgrad")
 
-#: Seconds for an address of this machine to answer.
+#: Seconds for an address of this machine to accept a connection.
 KNOCK = 2.0
 VARIABLE = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Inside, a Ray that is started listens on loopback alone, unless the variable asks for a cluster. Warns where it
-    does not, as of a Ray that has no such switch."""
+    """Within this context, a Ray that is started listens on loopback alone, unless the variable asks for a cluster.
+    Logs a warning if it listens elsewhere, as a version of Ray without this switch does."""
     if os.environ.get(VARIABLE, "0").lower() in ("1", "true"):
         yield
         return
@@ -43,22 +43,22 @@ def on_loopback() -> Iterator[None]:
     address = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
     if not ipaddress.ip_address(address).is_loopback:
         log.warning(
-            "distgrad: the Ray that was started listens on all addresses of this machine (it is at %s), so its token "
-            "is all that protects it. Set %s=0 before ray is imported, and keep other machines out with a firewall.",
+            "distgrad: the Ray that was started listens on all addresses of this machine (it is at %s), so only its "
+            "token protects it. Set %s=0 before ray is imported, and keep other machines out with a firewall.",
             address,
             VARIABLE,
         )
 
 
 def names_loopback(address: str) -> bool:
-    """Whether an address, as host:port, is one of loopback."""
+    """Whether an address host:port is a loopback address."""
     host = address.rpartition(":")[0]
     return host.startswith("127.") or host in ("localhost", "[::1]")
 
 
 def is_on_loopback(address: str) -> bool:
-    """Whether the Ray at an address listens on loopback alone: there, and not at the machine's outer address, where Ray
-    itself would look for it."""
+    """Whether the Ray at an address listens on loopback alone, and not at the machine's outer address, where Ray itself
+    would look for it."""
     port = address.rpartition(":")[2]
     if not port.isdigit() or not names_loopback(address):
         return False

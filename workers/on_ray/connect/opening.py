@@ -1,4 +1,4 @@
-"""Opening Ray: starting it on this machine, or joining a cluster, with errors that say in one line what to do."""
+"""Opens Ray: starts it on this machine, or joins a cluster, with one-line errors that say what to do."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from distgrad.workers.on_ray.settings import folder
 
 log = logging.getLogger("distgrad")
 
-#: Seconds in which a cluster that is to be joined must accept a connection.
+#: Seconds for a cluster to accept a connection.
 KNOCK = 10.0
-#: Bytes of disk without which Ray does not start: its logs and sockets.
+#: Bytes of free disk that Ray needs to start, for its logs and sockets.
 MIN_FREE_BYTES = 32 << 20
 
 
 def open_ray(joins: str | None, cpus: int | None, gpus: int | None, object_store_memory: int | None) -> None:
-    """Join the cluster at an address, or start Ray here; ConnectionError says in one line why that cannot be."""
+    """Join the cluster at an address, or start Ray here. Raises ConnectionError with a one-line reason."""
     options: dict[str, Any] = {"logging_level": logging.WARNING, "log_to_driver": True}
     try:
         if joins:
@@ -49,8 +49,8 @@ def open_ray(joins: str | None, cpus: int | None, gpus: int | None, object_store
 
 
 def _check_disk() -> None:
-    """RuntimeError where Ray's own files have no room: it would wait for them for half a minute, and not say why."""
-    with suppress(OSError):  # what else may be wrong with it Ray tells
+    """Raise RuntimeError if there is no room for Ray's own files: Ray would wait for half a minute and not say why."""
+    with suppress(OSError):  # Ray reports other problems itself
         free = shutil.disk_usage(folder()).free
         if free < MIN_FREE_BYTES:
             text = f"Ray's files need {bytes_text(MIN_FREE_BYTES)} in {folder()}, which has {bytes_text(free)} left"
@@ -58,7 +58,7 @@ def _check_disk() -> None:
 
 
 def _knock(address: str) -> None:
-    """ConnectionError where nobody listens at an address with a port: Ray itself would try for minutes."""
+    """Raise ConnectionError if nothing listens at an address with a port: Ray itself would retry for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
@@ -66,31 +66,31 @@ def _knock(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK).close()
     except (OSError, OverflowError) as e:
         raise ConnectionError(
-            f"nothing listens there ({e}). Is the cluster up, is this the port of its head (6379 unless `ray start` "
-            f"was told otherwise), and may this machine reach it?"
+            f"nothing listens there ({e}). Check that the cluster is up (`ray start`), that this is the port of its "
+            f"head (6379 by default), and that this machine can reach it"
         ) from e
     check_tls(host.strip("[]"), int(port))
 
 
 def show_token(address: str) -> None:
-    """Have Ray show its token to the cluster that is joined, where RAY_AUTH_MODE does not say whether to: one that the
-    environment names to any cluster, that of this user's file to one on this machine alone. Ray itself does so for
-    "auto"; other clusters that want one it would ask without, for long and with many words."""
+    """Make Ray present its token to the cluster that is joined, unless RAY_AUTH_MODE decides that. A token from the
+    environment is presented to any cluster, that of the user's file only to one on this machine. Ray itself does so
+    for "auto" alone, and otherwise retries at length without a token."""
     named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     shown = named or names_loopback(address.removeprefix("ray://"))
     if shown or address == "auto" or os.environ.get("RAY_AUTH_MODE"):
         check_token()
     if not shown:
         return
-    with suppress(ImportError):  # of a Ray that knows no tokens
+    with suppress(ImportError):  # a version of Ray without tokens
         from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 
         maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def _ask(address: str) -> None:
-    """AuthenticationError where the cluster does not take this machine's token: Ray itself would ask again and again.
-    Anything else that may be wrong Ray tells well enough when it joins."""
+    """Raise AuthenticationError if the cluster rejects this machine's token: Ray itself would keep retrying. Ray
+    reports any other problem well enough when it joins."""
     if address.startswith("ray://") or not address.rpartition(":")[2].isdigit():
         return
     try:
@@ -112,7 +112,7 @@ def _first_line(e: BaseException) -> str:
 
 
 def _token(e: BaseException) -> str:
-    """What to do where the cluster asks for a token, which Ray tells in the middle of a traceback."""
+    """The remedy if the cluster requires a token, which Ray mentions in the middle of a traceback."""
     texts = f"{e} {e.__cause__} {e.__context__}"
     if "AuthToken" not in texts:
         return ""
@@ -120,8 +120,8 @@ def _token(e: BaseException) -> str:
 
 
 def hush() -> None:
-    """What Ray need not print: errors of tasks whose objects nobody asked for, which the run that submitted them
-    raises; and, at every start, that it asks for a token, which is as it should be."""
+    """Silence needless log messages of Ray: errors of tasks, which their run raises, and the note at every start that
+    token authentication is on."""
     logging.getLogger("ray._private.worker").addFilter(_is_not_ours)
     logging.getLogger("ray._private.authentication.authentication_token_setup").addFilter(_is_no_token)
 

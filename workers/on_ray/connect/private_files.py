@@ -1,4 +1,4 @@
-"""Files of a working folder that mostly hold secrets: they are not sent with a job. Knows no Ray."""
+"""Finds files of a working folder that usually hold secrets, which are not sent with a job. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-#: Names of files, and of folders with all that is in them. Models of such files (.env.example) hold none.
+#: Names of secret files; of folders that are secret as a whole; and of examples of such files, which are not secret.
 FILES = (
     ".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx", "*.ppk",
     "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "id_*_sk", "auth_token", ".netrc", "_netrc", ".pgpass", ".my.cnf",
@@ -18,12 +18,12 @@ FILES = (
 )  # fmt: skip
 FOLDERS = (".ssh", ".gnupg", ".aws", ".azure", ".gcloud", ".kube", ".docker", ".ray")
 MODELS = ("*.example", "*.sample", "*.template", "*.dist")
-#: What Ray leaves out by itself.
+#: Folders that Ray does not upload.
 _SKIPPED = frozenset({".git", ".venv", "venv", "__pycache__"})
 
 
 def private_files(folder: Path) -> list[str]:
-    """What looks secret below a folder, as paths from there."""
+    """The files and folders below a folder that look secret, as relative paths."""
     return list(_found(folder))
 
 
@@ -40,7 +40,7 @@ def _found(folder: Path) -> Iterator[str]:
 
 
 def _walked(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """As `os.walk`, through links to folders as Ray goes, into each folder once."""
+    """Like `os.walk`, but follows links to folders, as Ray does, and visits each folder once."""
     seen = set()
     for where, folders, files in os.walk(folder, followlinks=True):
         found = os.stat(where)
@@ -59,7 +59,7 @@ def copies_of(file: Path, folder: Path) -> list[str]:
     """The paths below a folder that are this file: itself, or links to it."""
     try:
         known = os.stat(file)
-    except OSError:  # it is on another machine
+    except OSError:  # a path of another machine
         return []
     found = []
     for where, _, files in _walked(folder):
@@ -74,7 +74,7 @@ def copies_of(file: Path, folder: Path) -> list[str]:
 
 
 def pattern(path: str) -> str:
-    """A path as a pattern of a .gitignore file that matches it alone.
+    """The pattern for a .gitignore file that matches exactly one path.
 
     >>> pattern("a b/.env"), pattern("[1].pem")
     ('/a\\\\ b/.env', '/\\\\[1\\\\].pem')

@@ -1,8 +1,8 @@
-"""Ends what is left of a Ray that this machine's driver started, once the driver is gone. Knows no Ray and no distgrad.
+"""Kills what is left of a Ray that a driver on this machine started, after the driver has ended.
 
-Ray has the kernel end its servers with their driver; what the raylet started (its agents above all) may stay. So a
-driver that starts Ray starts this file beside it, as a process of its own: it follows which processes belong to that
-Ray, and when its parent has ended by whatever means, it kills them by their ids.
+Imports neither Ray nor distgrad. Ray has the kernel end its servers with their driver, but processes that the raylet
+started, mainly its agents, may stay. So a driver that starts Ray also runs this file as a process: it keeps track of
+the processes of that Ray, and when its parent has ended, for whatever reason, it kills them by their ids.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-#: A variable in the environment of all that a driver starts with its Ray: names which Ray it is.
+#: The environment variable that marks the processes of one Ray that a driver started.
 MARK = "DISTGRAD_RAY"
-#: Seconds between two looks at the processes: at first, when Ray starts, and later.
-EARLY, LATER = 0.5, 5.0
-#: Looks that count as early, and the seconds for which leftovers are killed again and again.
-LOOKS, INSISTS = 60, 10.0
+#: Seconds between two scans of the processes: at first, while Ray starts, and later.
+EARLY_INTERVAL, LATER_INTERVAL = 0.5, 5.0
+#: Number of early scans.
+EARLY_SCANS = 60
+#: Seconds for which leftover processes are killed repeatedly.
+KILL_SECONDS = 10.0
 
 
 class Process(NamedTuple):
-    """A process: its id may be given to another one later, with another time of its start."""
+    """A process. Its start time tells it from a later process with the same id."""
 
     pid: int
     began: int
 
 
 def table() -> dict[int, tuple[int, int, str]]:
-    """Of every process that runs: its parent, when it began, and its state."""
+    """The parent, start time and state of every process, by id."""
     found = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit() and (stat := _stat(int(name))) is not None:
@@ -48,7 +50,7 @@ def _stat(pid: int) -> tuple[int, int, str] | None:
 
 
 def state(pid: int) -> str:
-    """The state of a process: R, S and D go on, T is stopped, Z has ended; "" where there is none."""
+    """The state of a process: R, S and D are alive, T is stopped, Z has ended; "" if there is no such process."""
     found = _stat(pid)
     return "" if found is None else found[2]
 
@@ -64,7 +66,7 @@ def lives(process: Process) -> bool:
 
 
 def called_with(argument: str) -> Process | None:
-    """The process of this machine that has an argument, if there is one and it can be seen."""
+    """The process on this machine with an argument, if there is one and it is visible."""
     for pid, row in table().items():
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -76,7 +78,7 @@ def called_with(argument: str) -> Process | None:
 
 
 def belonging(driver: int, mark: str) -> set[Process]:
-    """The processes of a driver's Ray: children of the driver that have the mark, and all that is below them."""
+    """The processes of a driver's Ray: the driver's children with the mark, and their descendants."""
     rows = table()
     found = [pid for pid, row in rows.items() if row[0] == driver and _has(pid, mark)]
     children: dict[int, list[int]] = {}
@@ -88,7 +90,7 @@ def belonging(driver: int, mark: str) -> set[Process]:
 
 
 def _has(pid: int, mark: str) -> bool:
-    """Whether it is one of Ray's with this mark: others may have been started in the same moment."""
+    """Whether it is a process of Ray with this mark: others may have been started at the same moment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as environment, open(f"/proc/{pid}/cmdline", "rb") as command:
             named = f"{MARK}={mark}".encode() in environment.read().split(b"\0")
@@ -98,7 +100,7 @@ def _has(pid: int, mark: str) -> bool:
 
 
 def kill(processes: set[Process]) -> None:
-    """End them by force: each one that is still the same process."""
+    """Send SIGKILL to each one that is still the same process."""
     for process in processes:
         if lives(process):
             with suppress(OSError):
@@ -107,17 +109,17 @@ def kill(processes: set[Process]) -> None:
 
 def main(driver: int, mark: str) -> None:
     known: set[Process] = set()
-    looks = 0
+    scans = 0
     while os.getppid() == driver:
         known = {p for p in known if lives(p)} | belonging(driver, mark)
-        looks += 1
-        ends = time.monotonic() + (EARLY if looks < LOOKS else LATER)
+        scans += 1
+        ends = time.monotonic() + (EARLY_INTERVAL if scans < EARLY_SCANS else LATER_INTERVAL)
         while os.getppid() == driver and time.monotonic() < ends:
-            time.sleep(EARLY)
-    ends = time.monotonic() + INSISTS
+            time.sleep(EARLY_INTERVAL)
+    ends = time.monotonic() + KILL_SECONDS
     while any(map(lives, known)) and time.monotonic() < ends:
         kill(known)
-        time.sleep(EARLY)
+        time.sleep(EARLY_INTERVAL)
 
 
 if __name__ == "__main__":

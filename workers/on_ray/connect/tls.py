@@ -1,7 +1,7 @@
-"""Whether both ends agree on TLS: asked in seconds, before Ray asks for a minute and says little. Knows no Ray.
+"""Checks that both ends agree on TLS, within seconds: Ray itself would retry for a minute, and say little.
 
-Ray's own variables turn it on, for all that goes through gRPC: RAY_USE_TLS, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and
-RAY_TLS_CA_CERT. Each end shows its certificate to the other.
+Ray's environment variables turn on TLS for all gRPC traffic: RAY_USE_TLS, RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and
+RAY_TLS_CA_CERT. Each end presents its certificate to the other. Does not import Ray.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import socket
 import ssl
 
-#: The variables that name the files: the certificate of this machine, its key, and the certificate of who signed them.
+#: The variables that name the files: this machine's certificate, its key, and the certificate of the authority.
 FILES = ("RAY_TLS_SERVER_CERT", "RAY_TLS_SERVER_KEY", "RAY_TLS_CA_CERT")
-#: Seconds for a handshake; for an answer where none is expected, because a server of gRPC without TLS speaks at once.
+#: Seconds for a TLS handshake; seconds to find out that a server does not use TLS, as it may not answer at all.
 CONNECT_TIMEOUT, ANSWER_TIMEOUT = 10.0, 3.0
 
 
 def check_tls(host: str, port: int) -> None:
-    """ConnectionError where a server and this process do not agree on TLS, or on each other's certificates."""
+    """Raise ConnectionError if a server and this process disagree on TLS, or reject each other's certificates."""
     if not wanted_here():
         if _speaks_tls(host, port):
             raise ConnectionError(
-                f"the cluster speaks TLS, this process does not: set RAY_USE_TLS=1 and {', '.join(FILES)} to the files "
+                f"the cluster uses TLS, this process does not: set RAY_USE_TLS=1 and {', '.join(FILES)} to the files "
                 f"of this machine's certificate, its key and the authority's certificate, before ray is imported"
             )
     elif (wrong := _refusal(host, port, _context())) is not None:
@@ -33,25 +33,25 @@ def wanted_here() -> bool:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
-    """Whether a server answers a greeting of TLS, be it with a refusal. One without TLS takes it for nonsense."""
+    """Whether a server answers a TLS handshake, even with a refusal."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent: it is only asked
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # no data is sent
     context.set_alpn_protocols(["h2"])
     try:
         with socket.create_connection((host, port), ANSWER_TIMEOUT) as plain, context.wrap_socket(plain):
             return True
     except ssl.SSLError as e:
         return "ALERT" in (e.reason or "")
-    except OSError:  # it hangs up, or says nothing
+    except OSError:  # it closes the connection, or does not answer
         return False
 
 
 def _context() -> ssl.SSLContext:
-    """TLS as Ray speaks it, with the files that the environment names; ConnectionError where they are not usable."""
+    """A TLS context like Ray's, with the files that the environment names; ConnectionError if they are unusable."""
     paths = [os.environ.get(name, "") for name in FILES]
     for name, path in zip(FILES, paths, strict=True):
         if not path:
-            raise ConnectionError(f"RAY_USE_TLS is 1, but {name} is not set: it names a PEM file")
+            raise ConnectionError(f"RAY_USE_TLS is 1, but {name} is not set: set it to the path of a PEM file")
         try:
             with open(path, "rb"):
                 pass
@@ -65,35 +65,35 @@ def _context() -> ssl.SSLContext:
         context.load_verify_locations(authority)
     except (ssl.SSLError, ValueError) as e:
         raise ConnectionError(
-            f"the files of {', '.join(FILES)} are no certificate, its key and an authority: {_reason(e)}"
+            f"the files of {', '.join(FILES)} are not a certificate, its key and an authority: {_reason(e)}"
         ) from None
     return context
 
 
 def _refusal(host: str, port: int, context: ssl.SSLContext) -> str | None:
-    """Why a server and this process do not accept each other; None where they do."""
+    """Why a server and this process reject each other; None if they do not."""
     try:
         with (
             socket.create_connection((host, port), CONNECT_TIMEOUT) as plain,
             context.wrap_socket(plain, server_hostname=host) as secure,
         ):
-            return None if secure.recv(1) else _refused("it hangs up")  # a server of gRPC speaks first
+            return None if secure.recv(1) else _refused("it closes the connection")  # a gRPC server sends first
     except ssl.SSLCertVerificationError as e:
         return (
             f"its certificate is not accepted here ({e.verify_message}): RAY_TLS_CA_CERT must be the certificate of "
-            f"who signed it, and {host} one of the names in it"
+            f"the authority that signed it, and {host} must be one of its names"
         )
     except ssl.SSLError as e:
         return PLAIN if e.reason in _NO_TLS else _refused(_reason(e))
     except TimeoutError:
-        return None  # it may be busy: Ray will see
+        return None  # it may be busy: leave it to Ray
     except OSError as e:
         return _refused(e.strerror or str(e))
 
 
-#: What comes of an answer that is none of TLS.
+#: OpenSSL's reasons for an answer that is not TLS.
 _NO_TLS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "PACKET_LENGTH_TOO_LONG")
-PLAIN = "RAY_USE_TLS is 1 here, but the cluster speaks no TLS: unset it here, or set it on every node of the cluster"
+PLAIN = "RAY_USE_TLS is 1 here, but the cluster does not use TLS: unset it here, or set it on every node of the cluster"
 
 
 def _refused(why: str) -> str:
