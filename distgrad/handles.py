@@ -1,5 +1,5 @@
-"""Handles: values that stay where they were made. What a session gives where it is asked not to fetch, and what
-variables hold whose value lies in a cluster."""
+"""Handles: values that stay where they were computed. A session returns them when asked not to fetch; variables with a
+value in the cluster hold one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Handle:
-    """A value of known type that comes to this process only when it is asked for: `numpy()`, or NumPy itself.
+    """A value of known type that is fetched to this process only on request: by `numpy()`, or by a NumPy function.
 
-    Functions and feeds take handles as they take arrays; in the session that made it, the value does not move.
+    Functions and feeds accept handles like arrays; within the session that created it, the value does not move.
 
     >>> import numpy as np, distgrad as dg
     >>> double = dg.function(lambda x: x * 2)
@@ -41,7 +41,7 @@ class Handle:
         return self.spec.dtype
 
     def value(self) -> Array:
-        """The array itself, which nobody may write into."""
+        """The array itself, without a copy. It must not be modified."""
         raise NotImplementedError
 
     def numpy(self) -> Array:
@@ -50,7 +50,7 @@ class Handle:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("a handle has no array in this process that could be shared: take a copy with numpy()")
+            raise ValueError("a handle cannot share its array without a copy: use numpy()")
         return np.array(self.value(), dtype=dtype if dtype is None else dtype_from("np.array", dtype))
 
     def __repr__(self) -> str:
@@ -74,5 +74,5 @@ class LocalHandle(Handle):
 
 
 def value_of(x: Array | Handle) -> Array:
-    """The array behind what may be a handle."""
+    """The array, fetched if `x` is a handle."""
     return x.value() if isinstance(x, Handle) else x

@@ -1,4 +1,4 @@
-"""Values as HTML, for notebooks: tables of text, cut where they are long. Escapes everything that it is given."""
+"""HTML for notebooks: tables of text, truncated if long. All text is escaped."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from distgrad.types import type_text
 if TYPE_CHECKING:
     from distgrad.graph import Operation, Tensor
 
-#: Rows of a table that are shown; notebooks keep what they show in their file.
+#: Maximum rows of a table; notebooks store their output in the file.
 MAX_ROWS = 50
-#: Characters of one entry, and inputs or outputs of one op.
+#: Maximum characters of a cell, and maximum inputs or outputs listed per op.
 MAX_TEXT, MAX_VALUES = 400, 6
 
 _CELL = 'style="text-align: left"'
 
 
 def block(title: str, *parts: str) -> str:
-    """A title over parts that are HTML already.
+    """A title, followed by parts that are HTML.
 
     >>> block("1 < 2", "<p>yes</p>")
     '<div><strong>1 &lt; 2</strong><p>yes</p></div>'
@@ -35,7 +35,7 @@ def line(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], count: int, what: str) -> str:
-    """The first rows of `count`, and how many more there are.
+    """A table of the first rows, and how many of the `count` rows are left out.
 
     >>> table(["op"], [["<Exp>"]], 3, "ops").partition("</table>")[2]
     '<p>and 2 more ops</p>'
@@ -55,7 +55,7 @@ def _cut(text: str) -> str:
 
 
 def listed(texts: Sequence[str]) -> str:
-    """The first few, separated by commas."""
+    """The first texts, separated by commas."""
     more = f", and {len(texts) - MAX_VALUES} more" if len(texts) > MAX_VALUES else ""
     return ", ".join(texts[:MAX_VALUES]) + more
 
@@ -64,7 +64,7 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def graph_html(title: str, ops: Sequence[Operation]) -> str:
-    """The ops of a graph, one per row, with the user's lines."""
+    """The ops of a graph, one per row, with their lines of user code."""
     head = ["", "op", "reads", "makes", "attributes", "line"]
     return block(title, table(head, [_op(op) for op in ops[:MAX_ROWS]], len(ops), "ops"))
 

@@ -1,4 +1,4 @@
-"""Nested arguments and results: dicts, lists, (named) tuples and dataclasses, taken apart and put together again."""
+"""Flatten and rebuild nested arguments and results: dicts, lists, (named) tuples and dataclasses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distgrad.types import brief
 
 
 def flatten(tree: Any) -> list[Any]:
-    """The leaves, in order; a dict's by sorted key. None is a leaf.
+    """The leaves of a nested structure, in order; those of a dict by sorted key. None is a leaf.
 
     >>> flatten({"b": 1, "a": [2, (3, None)]})
     [2, 3, None, 1]
@@ -22,7 +22,7 @@ def flatten(tree: Any) -> list[Any]:
 
 
 def map_structure(f: Callable[[Any], Any], tree: Any) -> Any:
-    """The same structure with f applied to every leaf, in the order of `flatten`. A loop: nesting may be deep.
+    """Apply f to every leaf, in the order of `flatten`. Iterative, as nesting may be deep.
 
     >>> map_structure(lambda x: x + 1, {"b": 1, "a": (2, 3)})
     {'b': 2, 'a': (3, 4)}
@@ -47,14 +47,14 @@ def map_structure(f: Callable[[Any], Any], tree: Any) -> Any:
         else:
             open_.pop()
             inside.discard(id(node))
-            whole = _put_together(node, made)
+            whole = _rebuild(node, made)
             if not open_:
                 return whole
             open_[-1][2].append(whole)
 
 
 def _items(tree: Any) -> Iterable[Any] | None:
-    """What a structure has in it, in order; None for a leaf."""
+    """The children of a structure, in order; None for a leaf."""
     if isinstance(tree, list | tuple):
         return tree
     if isinstance(tree, dict):
@@ -64,7 +64,7 @@ def _items(tree: Any) -> Iterable[Any] | None:
     return None
 
 
-def _put_together(tree: Any, items: list[Any]) -> Any:
+def _rebuild(tree: Any, items: list[Any]) -> Any:
     if isinstance(tree, dict):
         by_key = dict(zip(sorted_keys(tree), items, strict=True))
         made = {key: by_key[key] for key in tree}  # leaves in sorted order, keys in the caller's
@@ -73,14 +73,14 @@ def _put_together(tree: Any, items: list[Any]) -> Any:
         return type(tree)(*items)
     if isinstance(tree, list | tuple):
         return type(tree)(items)
-    again = copy.copy(tree)  # with what is not a field of its constructor
+    again = copy.copy(tree)  # keeps attributes that are not fields of the constructor
     for name, item in zip(field_names(tree), items, strict=True):
         object.__setattr__(again, name, item)
     return again
 
 
 def field_names(tree: Any) -> list[str]:
-    """The fields of a dataclass that its constructor takes."""
+    """The fields that the constructor of a dataclass takes."""
     return [field.name for field in dataclasses.fields(tree) if field.init]
 
 
@@ -109,12 +109,12 @@ def _like_dict(tree: Any, made: dict[Any, Any]) -> Any:
 
 
 def paths(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each leaf with how one would write it.
+    """Each leaf with its path, as Python code.
 
     >>> list(paths({"w": [1, 2]}, "params"))
     [("params['w'][0]", 1), ("params['w'][1]", 2)]
     """
-    flatten(tree)  # an error where it contains itself
+    flatten(tree)  # raises if it contains itself
     stack = [(prefix, tree)]
     while stack:
         name, tree = stack.pop()
@@ -126,7 +126,7 @@ def paths(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _steps(prefix: str, tree: Any) -> list[str]:
-    """How one would write what a structure has in it."""
+    """The paths of the children of a structure."""
     if isinstance(tree, dict):
         return [f"{prefix}[{key!r}]" for key in sorted_keys(tree)]
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):

@@ -1,8 +1,8 @@
-"""Functions traced inside of functions, gradients built inside of gradients: however deep, Python's stack does not end.
+"""Deeply nested tracing: functions in functions, gradients of gradients, without overflowing Python's stack.
 
-Tracing runs the user's Python functions, which call each other, so levels cannot be made a loop. When the stack of a
-thread is filled to a part of Python's limit, the next level goes on in a new thread, which has a stack of its own, and
-this one waits for it. Knows graphs as far as it must hand over which one is being built.
+Tracing runs the user's Python functions, which call each other, so the recursion cannot be turned into a loop. When the
+stack of a thread reaches a fraction of Python's recursion limit, the next level continues in a new thread with a fresh
+stack, and this one waits for it. Knows graphs only to pass on which one is being built.
 """
 
 from __future__ import annotations
@@ -20,21 +20,20 @@ from distgrad.graph import FuncGraph, _context
 P = ParamSpec("P")
 T = TypeVar("T")
 
-#: So many threads may wait for each other. About 8,000 functions inside one another: a program has fewer, unless one
-#: calls itself without end.
+#: Maximum number of threads that wait for each other: about 8,000 nested functions. Only infinite recursion needs more.
 MAX_STACKS = 100
 
 _stacks: ContextVar[int] = ContextVar("distgrad_stacks", default=0)
 
 
 def nested(f: Callable[P, T]) -> Callable[P, T]:
-    """Decorator for what may call itself, through functions of the user's or gradient rules, as deep as they nest."""
+    """Decorator for functions that recurse through user functions or gradient rules, to any depth."""
 
     @functools.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             sys._getframe(sys.getrecursionlimit() * 2 // 5)
-        except ValueError:  # the stack is not as deep
+        except ValueError:  # the stack is not that deep
             return f(*args, **kwargs)
         return _in_new_thread(functools.partial(f, *args, **kwargs))
 
@@ -53,7 +52,7 @@ def _in_new_thread(f: Callable[[], T]) -> T:
         _stacks.set(_stacks.get() + 1)
         try:
             outcome.append((f(), None))
-        except BaseException as e:  # also what is no Exception: it goes on where the thread is waited for
+        except BaseException as e:  # also KeyboardInterrupt: raised again in the waiting thread
             outcome.append((None, e))
         finally:
             done.set()
@@ -69,8 +68,8 @@ def _in_new_thread(f: Callable[[], T]) -> T:
 
 
 def _wait(thread: threading.Thread, done: threading.Event) -> BaseException | None:
-    """Wait for a thread; what interrupts the waiting interrupts the thread, and is given back. Not by `Thread.join`,
-    which takes a thread for ended when it is interrupted. Wakes now and then, for signals that another thread got."""
+    """Wait for a thread. An exception that interrupts the wait is raised in the thread too, and returned. Not
+    `Thread.join`, which marks the thread as ended if interrupted. Polls, for signals that another thread received."""
     interrupted = None
     while True:
         try:
@@ -87,5 +86,5 @@ def _too_deep() -> str:
     last = " in ".join(repr(name) for name in reversed(names[-3:])) or "a gradient"
     return (
         f"functions are nested too deeply: {len(names):,} are being traced inside one another, the last ones {last}. "
-        f"Does one of them call itself without end? What repeats is a loop, or a function that is called in one."
+        f"Is one of them infinitely recursive? To repeat a computation, use a loop, or call a function in a loop."
     )

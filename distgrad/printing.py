@@ -1,4 +1,4 @@
-"""Graphs as text, one op per line; bytes and seconds as text; bytes from text."""
+"""Text for graphs (one op per line), bytes and seconds; parsing of byte counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _format_op(op: Operation, ids: Mapping[Tensor, int]) -> str:
 
 
 def format_attrs(attrs: Mapping[str, Any]) -> list[str]:
-    """`key=value` for each attribute, long values cut."""
+    """`key=value` for each attribute, long values truncated."""
     return [f"{key}={_format_attr(value)}" for key, value in attrs.items()]
 
 
@@ -55,14 +55,14 @@ def bytes_text(n: float) -> str:
     return f"{n:.1f} TiB"
 
 
-#: What bytes may be counted in; capital letters and small ones are the same.
+#: Units of bytes; case does not matter.
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 UNITS |= {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _UNITS = {"": 1, **{name.lower(): size for name, size in UNITS.items()}}
 
 
 def bytes_from(text: str) -> float | None:
-    """The number of bytes that a text says, which may be infinite; None if it says none.
+    """Parse a number of bytes, possibly infinite; None if the text is invalid.
 
     >>> bytes_from("1.5 GiB"), bytes_from("2kb"), bytes_from("1000"), bytes_from("4 apples")
     (1610612736.0, 2000.0, 1000.0, None)

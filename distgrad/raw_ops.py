@@ -1,4 +1,4 @@
-"""Ops by the names and arguments that TensorFlow's raw_ops have."""
+"""Ops with the names and arguments of TensorFlow's raw_ops."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ def SymbolicGradient(*, input: Any, Tout: Any, f: Any, name: str | None = None) 
 
     With `(y1, ..., yM) = f(x1, ..., xN)` and a loss L, `input` is `[x1, ..., xN, dL/dy1, ..., dL/dyM]` and the result
     is `[dL/dx1, ..., dL/dxN]`. Tensors that f captured count as inputs, after the declared ones. No gradient is None:
-    where there is no path, behind ops without gradient, and for integers it is zeros.
+    without a path, past an op without gradient, and for integers it is zeros.
 
     Args:
         input: the inputs of f, then the gradients of its outputs.
         Tout: the dtypes of the N inputs.
         f: a function decorated with @Defun, or the name of one that was called in this graph.
-        name: of the op.
+        name: name of the op.
 
     Raises:
         LookupError: f is not known, or an op in it has no registered gradient.
-        ValueError, TypeError: the counts, shapes or dtypes do not fit f.
+        ValueError, TypeError: the counts, shapes or dtypes do not match f.
 
     >>> import distgrad as dg
     >>> import numpy as np

@@ -1,7 +1,7 @@
-"""The two tables of distgrad: what ops there are, and how each is differentiated.
+"""The two registries of distgrad: op types and gradient rules.
 
-`define` adds an op type with its shape rule; `RegisterGradient` and `no_gradient` say what its gradient is. Kernels
-live in `distgrad.workers.kernels`, except those of a user's own ops, which travel with their definition.
+`define` adds an op type with its shape rule; `RegisterGradient` and `no_gradient` set its gradient. Kernels are in
+`distgrad.workers.kernels`, except those of user-defined ops, which are part of the definition.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Kind(enum.Enum):
-    """What an op does with the elements of its inputs. Passes, costs and engines ask for it instead of for names."""
+    """How an op uses the elements of its inputs. Passes, costs and engines dispatch on it instead of on op names."""
 
-    __hash__ = object.__hash__  # members are singletons; Enum hashes their names, in Python
+    __hash__ = object.__hash__  # members are singletons; the hash of Enum is slow Python code
 
-    #: Each element of the result comes from the same element of the inputs.
+    #: Each element of the result depends on the same element of the inputs.
     ELEMENTWISE = enum.auto()
-    #: Each row comes from the same row of the inputs, along the last axes: those of `axis`, or one.
+    #: Each row of the result depends on the same row of the inputs; rows span the trailing axes: `axis`, or the last.
     ROWWISE = enum.auto()
-    #: The axes of `axis` become one element.
+    #: Reduces the axes of `axis` to one element.
     REDUCTION = enum.auto()
-    #: Running totals and sorting along an axis.
+    #: Cumulative ops and sorting along an axis.
     SCAN = enum.auto()
-    #: The same elements in another shape or order, perhaps with zeros between them; also what types alone decide.
+    #: The same elements in another shape or order, possibly padded with zeros; also results that depend on types alone.
     LAYOUT = enum.auto()
     #: Matrix products.
     PRODUCT = enum.auto()
@@ -44,24 +44,24 @@ class Kind(enum.Enum):
     WINDOW = enum.auto()
     #: Factorizations and solvers.
     LINALG = enum.auto()
-    #: Elements or rows at computed places are read, or added to.
+    #: Reads elements or rows at computed indices (GATHER), or adds to them (SCATTER).
     GATHER = enum.auto()
     SCATTER = enum.auto()
     RANDOM = enum.auto()
-    #: A value of no inputs.
+    #: A value without inputs.
     SOURCE = enum.auto()
-    #: A feed, or an input of a body that is called.
+    #: A feed, or an input of a function body.
     ARGUMENT = enum.auto()
     #: Reads and writes of variables.
     STATE = enum.auto()
-    #: Has no value: others wait for it.
+    #: No value: for control dependencies only.
     BARRIER = enum.auto()
-    #: Stands for the body in its `body` attribute.
+    #: Calls the body in its `body` attribute.
     CALL = enum.auto()
 
 
 class View(enum.Enum):
-    """How the outputs of an op lie in the memory of its inputs."""
+    """How the outputs of an op share the memory of its inputs."""
 
     #: Output i is input i.
     SAME = enum.auto()
@@ -75,27 +75,27 @@ class View(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
-    """An op type. `infer(*inputs, **attrs)` gives (shape, dtype) of the one output, or a list of them."""
+    """An op type. `infer(*inputs, **attrs)` returns the (shape, dtype) of the only output, or a list of them."""
 
     type: str
     infer: Callable[..., Any]
-    #: None where nothing is known, as of a user's own op.
+    #: None if unknown, as for user-defined ops.
     kind: Kind | None = None
-    #: None where the outputs have memory of their own.
+    #: None if the outputs are newly allocated.
     view: View | None = None
-    #: Exact, or rounded once: the bits do not depend on how it is computed.
+    #: Exact or correctly rounded: every implementation gives the same bits.
     rounded: bool = False
-    #: Of a reduction: the op type that makes one result of those of two parts.
+    #: Of a reduction: the op type that combines the results of two parts.
     combine: str | None = None
     #: The result depends on the types of the inputs alone.
     types_only: bool = False
-    #: Inputs broadcast against each other, so the engine sums a gradient back to its input's shape.
+    #: Inputs broadcast against each other; `gradients` sums a gradient back to the shape of its input.
     broadcasting: bool = False
-    #: Never folded, merged or pruned as a pure value: reads or writes state.
+    #: Reads or writes state: never folded, merged or pruned.
     stateful: bool = False
-    #: The kernel of a user's own op; None for built-in ops, whose kernels the workers have.
+    #: The kernel of a user-defined op; None for built-in ops.
     kernel: Callable[..., Any] | None = None
-    #: Never folded: what it gives is known where and when it runs, such as the content of a file.
+    #: Never folded: the result is known only at run time, such as the content of a file.
     at_run: bool = False
 
 
@@ -142,13 +142,13 @@ def kind_of(op_type: str) -> Kind | None:
 
 
 def view_of(op_type: str) -> View | None:
-    """How the outputs of an op type lie in the memory of its inputs; None where they do not."""
+    """How the outputs of an op type share the memory of its inputs; None if they do not."""
     definition = OPS.get(op_type)
     return None if definition is None else definition.view
 
 
 def warn_of_unknown(op_types: Iterable[str]) -> None:
-    """A misspelt op type in an override map would do nothing, and say nothing."""
+    """Warn of op types that do not exist, in an override map: a misspelt one would have no effect."""
     for op_type in op_types:
         if op_type not in OPS:
             close = difflib.get_close_matches(op_type.lower(), [known.lower() for known in OPS], 1, 0.7)
@@ -160,7 +160,7 @@ class RegisterGradient:
     """Decorator that registers the gradient function of an op type.
 
     The function takes the forward `Operation` and one gradient per output, and returns one gradient per input (None
-    where there is none). Registering a type twice is a KeyError, unless `override=True` says that it is meant.
+    if there is none). Registering a type twice is a KeyError, unless `override=True`.
 
     >>> import distgrad as dg
     >>> @dg.RegisterGradient("DocSub")
@@ -182,7 +182,7 @@ class RegisterGradient:
 def no_gradient(op_type: str, override: bool = False) -> None:
     """Declare that ops of this type are not differentiable: None goes to all of their inputs.
 
-    Not for a gradient that is merely not written yet: leave such an op unregistered, so that asking for it is an error.
+    Do not use it for a gradient that is merely not implemented yet: differentiating an unregistered op raises.
 
     >>> import distgrad as dg
     >>> dg.no_gradient("DocSize")
@@ -206,7 +206,7 @@ def _register(op_type: str, f: Callable[..., Any] | None, override: bool) -> Non
             f"Pass override=True to replace it."
         )
     code = getattr(f, "__code__", None)
-    caller = sys._getframe(2)  # of no_gradient, in whichever file, distgrad's own too
+    caller = sys._getframe(2)  # of no_gradient, in any file, also of distgrad
     where = (code.co_filename, code.co_firstlineno) if code else (caller.f_code.co_filename, caller.f_lineno)
     _GRADIENTS[op_type] = _Registration(f, f"{where[0]}:{where[1]}")
 
@@ -217,7 +217,7 @@ def registered(op_type: str) -> bool:
 
 
 def lookup_gradient(name: str) -> Callable[..., Any] | None:
-    """The function registered under a name; None for no_gradient; LookupError when there is neither."""
+    """The function registered under a name; None for no_gradient; LookupError if neither is registered."""
     try:
         return _GRADIENTS[name].function
     except KeyError:
@@ -227,7 +227,7 @@ def lookup_gradient(name: str) -> Callable[..., Any] | None:
 
 
 def gradient_function(op: Operation) -> Callable[..., Any] | None:
-    """What differentiates this op: its own override, or its type's rule; None for no_gradient."""
+    """The gradient function of an op: its override, or the rule of its type; None for no_gradient."""
     override = op.gradient
     if override is None:
         return lookup_gradient(op.type)

@@ -1,6 +1,6 @@
-"""Who computes: the one seam between building and running.
+"""The current session: the only link from building graphs to running them.
 
-Builders and functions may not import what runs them (layers point downwards), so a session hands itself in here.
+Builders and functions must not import the layers that run them, so a session registers itself here.
 """
 
 from __future__ import annotations
@@ -21,49 +21,49 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Runtime(Protocol):
-    """What building needs of a session."""
+    """The part of a session that building graphs needs."""
 
     def evaluate(
         self, definition: OpDef, inputs: Sequence[Array], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
     ) -> list[Array]:
-        """Compute one op at once; the results have the types that its shape rule gave."""
+        """Compute one op immediately; the results have the types given by its shape rule."""
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        """Run a root function body on its declared inputs, and commit its assigns; the results are the caller's own."""
+        """Run a root function body on its declared inputs and commit its assigns. The caller owns the results."""
 
     def initial(self, make: Callable[[], Any], dtype: Any) -> Any:
-        """What a function of no arguments gives, as the first value of a variable: an array or a handle."""
+        """The initial value of a variable, from a function without arguments: an array or a handle."""
 
     def plan_call(self, body: FuncGraph) -> Any:
         """The plan that `call` would run."""
 
     @property
     def progress(self) -> str | None:
-        """How it tells progress; None: as the process does."""
+        """How progress is shown; None: the default of the process."""
 
 
-#: The open sessions, innermost last. Each thread (and each asyncio task) has its own, as each builds its own graphs.
+#: The open sessions, innermost last, per thread and asyncio task.
 _open: ContextVar[tuple[Runtime, ...]] = ContextVar("distgrad_sessions", default=())
 
 
 def current() -> Runtime:
-    """The innermost session that this thread has open, or the default one."""
+    """The innermost open session of this thread, or the default one."""
     sessions = _open.get()
     return sessions[-1] if sessions else _default()
 
 
 def progress() -> str | None:
-    """How the innermost session that this thread has open tells progress; None: as the process does."""
+    """How the innermost open session of this thread shows progress; None: the default of the process."""
     sessions = _open.get()
     return sessions[-1].progress if sessions else None
 
 
 def _default() -> Runtime:
-    raise RuntimeError("nothing runs yet: import distgrad.run.session")
+    raise RuntimeError("there is no session yet: import distgrad.run.session")
 
 
 def set_default(session: Callable[[], Runtime]) -> None:
-    """What gives the session that runs where none is open; `distgrad.run.session` sets it when it is imported."""
+    """Set the function that returns the default session; `distgrad.run.session` calls this when imported."""
     global _default
     _default = session
 
@@ -73,7 +73,7 @@ def push(session: Runtime) -> None:
 
 
 def remove(session: Runtime) -> None:
-    """Close a session wherever it stands: notebooks do not always nest."""
+    """Remove a session from any position: notebooks do not always nest them."""
     sessions = _open.get()
     for i in range(len(sessions) - 1, -1, -1):
         if sessions[i] is session:

@@ -1,7 +1,7 @@
-"""Tensor files: named arrays in safetensors files. Knows types and errors, nothing of graphs, variables, checkpoints.
+"""Tensor files: named arrays in safetensors files. Knows types and errors, not graphs, variables or checkpoints.
 
-The library reads, because what comes from a disk has to be distrusted. It can only write a file whose arrays are all in
-memory; here a file is written one array at a time, so that a model which lives in a cluster never has to fit in here.
+The safetensors library reads, because files must not be trusted. It can only write arrays that are all in memory; here
+a file is written one array at a time, so a model in a cluster need not fit into the memory of this process.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _CODES = {
     "bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8", "uint16": "U16",
     "uint32": "U32", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
 }  # fmt: skip
-#: C64 is read, but not written: the format has no complex128, and releases before 0.7 open no file that has a C64.
+#: C64 is read but not written: the format has no complex128, and safetensors before 0.7 cannot open files with C64.
 _NAMES = {code: name for name, code in _CODES.items()} | {"C64": "complex64"}
-#: Where a file notes which of its tensors are complex numbers, kept as pairs of real ones.
+#: Metadata key: names of tensors with complex numbers, stored as pairs of real numbers.
 _PAIRS = "distgrad.complex"
 
 
 def writable(spec: Spec) -> bool:
-    """Whether a file can have values of this type.
+    """Whether values of this type can be stored in a file.
 
     >>> writable(Spec((2,), np.dtype("complex128"))), writable(Spec((2,), np.dtype("S3")))
     (True, False)
@@ -43,18 +43,18 @@ def writable(spec: Spec) -> bool:
 
 
 def known_dtype(name: Any) -> bool:
-    """Whether this is the name of a dtype that files can have."""
+    """Whether this is the name of a dtype that files can contain."""
     return isinstance(name, str) and (name in _CODES or name in ("complex64", "complex128"))
 
 
 def digest(x: Array) -> str:
-    """What tells whether an array is the one that was written."""
+    """The SHA-256 of the bytes of an array."""
     return hashlib.sha256(_row_by_row(x)).hexdigest()
 
 
 def write_tensors(path: str, specs: Mapping[str, Spec], value: Callable[[str], Array]) -> dict[str, str]:
-    """Write a new file, on the disk when this returns; gives the digests. `value` is asked for one array at a time."""
-    order = sorted(specs, key=lambda name: -real_dtype(specs[name].dtype).itemsize)  # each aligned to its own size
+    """Write a new file, synced to disk, and return the digests. `value` is called for one array at a time."""
+    order = sorted(specs, key=lambda name: -real_dtype(specs[name].dtype).itemsize)  # keeps each array aligned
     with open(path, "xb") as file:
         file.write(_header({name: specs[name] for name in order}))
         digests = {name: _append(file, name, specs[name], value(name)) for name in order}
@@ -65,7 +65,7 @@ def write_tensors(path: str, specs: Mapping[str, Spec], value: Callable[[str], A
 
 def _append(file: BinaryIO, name: str, spec: Spec, x: Array) -> str:
     if (x.shape, x.dtype) != spec:
-        raise TypeError(f"{name!r} is {Spec(x.shape, x.dtype)}, and was announced as {spec}")
+        raise TypeError(f"{name!r} is {Spec(x.shape, x.dtype)}, but was declared as {spec}")
     raw = _row_by_row(x)
     file.write(raw)
     return hashlib.sha256(raw).hexdigest()
@@ -86,13 +86,13 @@ def _header(specs: Mapping[str, Spec]) -> bytes:
 
 
 def _row_by_row(x: Array) -> memoryview:
-    """The bytes of an array."""
+    """The bytes of an array, in C order."""
     return np.ascontiguousarray(x).reshape(-1).view(np.uint8).data
 
 
 class TensorFile:
-    """An open file of tensors. What is wrong with it is a CheckpointError that names it; that it is not there, or may
-    not be read, is an OSError."""
+    """An open tensor file. An invalid file raises a CheckpointError that names it; a missing or unreadable one raises
+    an OSError."""
 
     def __init__(self, path: str):
         self.path = path
@@ -119,7 +119,7 @@ class TensorFile:
         return Spec(shape[:-1], _complex(dtype)) if self._is_pair(name, shape, dtype) else Spec(shape, dtype)
 
     def read(self, name: str) -> Array:
-        """The values of a tensor: an array of the caller's own."""
+        """The values of a tensor, as a new array."""
         shape, dtype = self.spec(name)
         kept: Array = self._tried(self._file.get_tensor, name)
         return kept.view(dtype).reshape(shape) if kept.dtype != dtype else kept
@@ -150,12 +150,12 @@ class TensorFile:
             return f(*args, **options)
         except SafetensorError as e:
             raise CheckpointError(
-                f"{self.path!r} is damaged, or no safetensors file: {e}. Copy it again from where it came from."
+                f"{self.path!r} is damaged, or not a safetensors file: {e}. Copy it again from its source."
             ) from None
 
 
 def _check_readable(path: str) -> None:
-    """What safetensors would say less well, or wait for."""
+    """Check for problems that safetensors would report poorly, or block on."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(f"{path!r} is a directory, not a safetensors file")
@@ -166,7 +166,7 @@ def _check_readable(path: str) -> None:
 
 
 def dtype_of(name: str) -> DType:
-    """The dtype of this name; NumPy knows bfloat16 only from ml_dtypes.
+    """The dtype of this name; bfloat16 comes from ml_dtypes.
 
     >>> dtype_of("float32")
     dtype('float32')

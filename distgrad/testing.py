@@ -1,4 +1,4 @@
-"""Checking gradients against finite differences, for distgrad's own ops and for yours."""
+"""Check gradients against finite differences, of built-in and user-defined ops."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distgrad.types import as_int, brief, trainable
 _STENCIL = ((-2, 1 / 12), (-1, -2 / 3), (1, 2 / 3), (2, -1 / 12))
 
 
-#: The graph of a derivative is several times as large as that of the one before.
+#: Maximum order: each derivative has a graph several times larger than the one before.
 _MAX_ORDER = 8
 
 
@@ -38,8 +38,8 @@ def check_grads(
     """Compare the gradients of f at `args`, up to `order`, with finite differences in a random direction.
 
     f takes tensors, one per entry of `args`, and returns tensors (nested or not); integer arguments and results are
-    left out. Use float64 arguments: finite differences of float32 say little. Each argument is moved by `step` times
-    its largest element; f must be smooth that far around. Raises AssertionError where the two differ.
+    ignored. Use float64 arguments: finite differences of float32 are too inaccurate. Each argument is moved by `step`
+    times its largest element; f must be smooth in that range. Raises AssertionError if the two differ.
 
     >>> import distgrad as dg
     >>> check_grads(lambda x: dg.sin(x) * x, [np.array([0.3, 1.2])])
@@ -73,14 +73,14 @@ def _check_arguments(f: Any, args: Any, rng: Any, **numbers: Any) -> None:
 
 
 def _weighted(f: Callable[..., Any], rng: np.random.Generator) -> Callable[..., Any]:
-    """The sum of all results of f, each weighted by fixed random numbers: a scalar function that sees every element."""
+    """The sum of all results of f, weighted by fixed random numbers: a scalar function of every element."""
     weights: list[Any] = []
 
     def scalar(*args: Any) -> Any:
         results = [convert(y) for y in nest.flatten(f(*args)) if y is not None]
         results = [y for y in results if trainable(y.dtype)]
         if not results:
-            raise ValueError("check_grads: f gives nothing of a float or complex dtype, so there is nothing to check")
+            raise ValueError("check_grads: f returns nothing of a float or complex dtype, so there is nothing to check")
         if not weights:
             weights.extend(random_like(y, rng) for y in results)
         return add_n([real(reduce_sum(y * conj(w))) for y, w in zip(results, weights, strict=True)])
@@ -89,7 +89,7 @@ def _weighted(f: Callable[..., Any], rng: np.random.Generator) -> Callable[..., 
 
 
 def random_like(x: Any, rng: np.random.Generator) -> Any:
-    """Random numbers of x's shape and dtype, between 0.5 and 1.5 in size."""
+    """Random numbers of x's shape and dtype, with magnitudes between 0.5 and 1.5."""
     value = rng.uniform(0.5, 1.5, x.shape) * rng.choice([-1.0, 1.0], x.shape)
     if x.dtype.kind == "c":
         value = value * np.exp(1j * rng.uniform(0, 6, x.shape))
@@ -133,5 +133,5 @@ def _compare(
 
 
 def _scale(x: Any) -> float:
-    """How far an argument is moved is relative to its own size: a rate of 0.2 beside a price of 100."""
+    """Steps are relative to the magnitude of each argument, such as a rate of 0.2 and a price of 100."""
     return float(np.abs(x).max(initial=0.0)) or 1.0

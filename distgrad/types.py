@@ -1,4 +1,4 @@
-"""Shapes and dtypes: what a tensor is before it has a value. Knows NumPy's dtypes and nothing else of distgrad."""
+"""Shapes and dtypes. Knows NumPy's dtypes and nothing else of distgrad."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 Shape = tuple[int, ...]
 DType = np.dtype[Any]
 
-#: NumPy's arrays have no more axes.
+#: Maximum number of axes of a NumPy array.
 MAX_DIMS = 64
 
 FLOAT = np.dtype(np.float64)
@@ -24,7 +24,7 @@ _SHORT = {"float": "f", "int": "i", "uint": "u", "complex": "c"}
 
 
 class Typed(Protocol):
-    """Whatever has a static shape and dtype: a Tensor, a NumPy array, a Spec."""
+    """Anything with a static shape and dtype: a Tensor, a NumPy array, a Spec."""
 
     @property
     def shape(self) -> Shape: ...
@@ -47,7 +47,7 @@ class Spec(NamedTuple):
 
 
 def spec_of(x: Typed) -> Spec:
-    """The type of a value; arrays in a foreign byte order are values of the native one."""
+    """The type of a value, in native byte order."""
     return Spec(tuple(x.shape), native(x.dtype))
 
 
@@ -62,7 +62,7 @@ def type_text(shape: Shape, dtype: DType) -> str:
 
 
 def short_dtype(dtype: DType) -> str:
-    """`f32` for float32, `i64` for int64; the full name where there is no short one."""
+    """`f32` for float32, `i64` for int64; the full name if there is no short one."""
     name = dtype.name
     head = name.rstrip("0123456789")
     return _SHORT[head] + name[len(head) :] if head in _SHORT else name
@@ -83,14 +83,14 @@ def real_dtype(dtype: DType) -> DType:
 
 
 def brief(x: Any, most: int = 120) -> str:
-    """How an argument is shown in an error: its repr, cut where it is long; its type, where it has none.
+    """An argument as shown in errors: its repr, truncated if long, or its type if the repr fails.
 
     >>> brief([1, 2]), brief("a" * 9, 5)
     ('[1, 2]', "'a...")
     """
     try:
         text = repr(x)
-    except Exception:  # a user's own repr, or NumPy's or Python's of something huge or nested
+    except Exception:  # any repr may fail: a user-defined one, or one of something huge or deeply nested
         text = f"a {type(x).__name__}"
     return text if len(text) <= most else text[: most - 3] + "..."
 
@@ -115,7 +115,7 @@ def as_shape(shape: Any) -> Shape:
 
 
 def checked_shape(shape: Any) -> Shape:
-    """A shape that something new has: no size is negative.
+    """The shape of a new tensor: no size may be negative.
 
     >>> checked_shape([2, 3])
     (2, 3)
@@ -139,7 +139,7 @@ def as_int(what: str, argument: str, x: Any) -> int:
 
 
 def dtype_from(what: str, dtype: Any) -> DType:
-    """A dtype argument; NumPy's errors about one do not say whose it is.
+    """A dtype argument; errors name the function, which those of NumPy do not.
 
     >>> dtype_from("cast", "float32")
     dtype('float32')
@@ -147,12 +147,12 @@ def dtype_from(what: str, dtype: Any) -> DType:
     try:
         made: DType = np.dtype(dtype)
         return made
-    except Exception as e:  # NumPy takes structures apart, and fails in many ways
-        raise TypeError(f"{what}: {brief(dtype)} is no dtype ({e})") from None
+    except Exception as e:  # NumPy parses structured dtypes, and fails in many ways
+        raise TypeError(f"{what}: {brief(dtype)} is not a dtype ({e})") from None
 
 
 def normalize_axis(axis: int, ndim: int) -> int:
-    """A non-negative axis; NumPy's AxisError when it is out of range.
+    """The axis as a non-negative int; NumPy's AxisError if it is out of range.
 
     >>> normalize_axis(-1, 3)
     2
@@ -185,7 +185,7 @@ def reduced_shape(shape: Shape, axes: Sequence[int], keepdims: bool) -> Shape:
 
 
 def broadcast_shapes(a: Shape, b: Shape) -> Shape:
-    """The common shape of two operands, in plain Python because it runs for every op that is built.
+    """The broadcast shape of two operands. In plain Python for speed: it runs for every op that is built.
 
     >>> broadcast_shapes((3, 1), (4,))
     (3, 4)
@@ -205,7 +205,7 @@ def broadcast_shapes(a: Shape, b: Shape) -> Shape:
 
 
 def broadcasts_to(shape: Shape, larger: Shape) -> bool:
-    """Whether broadcasting makes `larger` of `shape`.
+    """Whether `shape` broadcasts to `larger`.
 
     >>> broadcasts_to((3, 1), (2, 3, 4)), broadcasts_to((2,), (3,))
     (True, False)

@@ -96,7 +96,7 @@ UNCLEAR: dict[str, tuple[Callable[[], Any], str]] = {
     "sum": (lambda: dg.sum(X, axis="x"), "sum: an axis must be an int, got 'x'"),
     "full": (lambda: dg.full(3, None), "full: None"),
     "zeros": (lambda: dg.zeros(-1), "zeros: a shape must not be negative"),
-    "cast": (lambda: dg.cast(X, {"a": 1}), "cast: {'a': 1} is no dtype"),
+    "cast": (lambda: dg.cast(X, {"a": 1}), "cast: {'a': 1} is not a dtype"),
     "a name": (lambda: in_graph(lambda: dg.exp(1.0, name=3)), "a name is a string of letters.*got 3"),
     "control_dependencies": (lambda: in_graph(lambda: dg.control_dependencies(3).__enter__()), "got 3"),
     "get_tensor_by_name": (lambda: dg.Graph().get_tensor_by_name(3), "a string such as 'op:0', got 3"),  # type: ignore[arg-type]

@@ -218,5 +218,5 @@ def test_tolerances_are_those_given() -> None:
 
 
 def test_a_function_of_integers_alone_has_nothing_to_check() -> None:
-    with pytest.raises(ValueError, match="check_grads: f gives nothing of a float or complex dtype"):
+    with pytest.raises(ValueError, match="check_grads: f returns nothing of a float or complex dtype"):
         check_grads(lambda x: dg.argmax(x), [np.array([1.0, 2.0])])
