@@ -17,6 +17,7 @@ from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.cost.memory import value_bytes
 from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.digest import content_digest, program_digest
+from distgrad.scheduler.execution import DEFAULT, Executions
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import as_int
 
@@ -107,6 +108,8 @@ class Plan:
     cluster: Cluster
     options: Options
     predictions: Predictions
+    #: How tasks run, as far as predictions depend on it.
+    executions: Executions = DEFAULT
     #: The array library, and what else the bits of results depend on (versions, kernels) as far as known at planning
     #: time. Not part of `digest`, because it does not change the partition.
     backend: str = ""
@@ -125,8 +128,10 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """A hash of program, cluster and options; the same in every process."""
-        return content_digest(self.program, self.cluster, self.options)
+        """A hash of program, cluster and options, and of how tasks run unless that is the default; the same in every
+        process."""
+        executions = None if self.executions == DEFAULT else self.executions
+        return content_digest(self.program, self.cluster, self.options, executions)
 
     @property
     def bits(self) -> dict[str, str]:

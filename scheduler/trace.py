@@ -162,7 +162,8 @@ class _Described:
 
 def _priced(plan: Plan) -> list[list[OpTime]]:
     """The predicted seconds of each step by op and line; for a call, of the ops inside, computed once per body."""
-    costs = costs_inside(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+    needs = needs_of(plan.program, plan.cluster, plan.options, plan.executions)
+    costs = costs_inside(plan.program, plan.cluster, needs)
     known: dict[int, list[OpTime]] = {}
     for inside in costs:
         if id(inside) not in known:

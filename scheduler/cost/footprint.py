@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, convolution, cut_group
-from distgrad.scheduler.cost.execution import BLOCKED, Execution
 from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
+from distgrad.scheduler.execution import BLOCKED, Execution
 from distgrad.scheduler.joined import joined
 from distgrad.scheduler.passes.fuse import rows_of
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from distgrad.scheduler.cluster import Machine
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group
-from distgrad.scheduler.cost.execution import BLOCKED, Execution
 from distgrad.scheduler.cost.work import Product, Work, nbytes
 from distgrad.scheduler.cost.work_table import rule_of
+from distgrad.scheduler.execution import BLOCKED, Execution
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 

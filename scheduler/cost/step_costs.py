@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from distgrad.registry import view_of
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.cost.execution import BLOCKED, DEFAULT, Execution, Executions
 from distgrad.scheduler.cost.footprint import is_placed
 from distgrad.scheduler.cost.rates import Cost, CostModel
 from distgrad.scheduler.devices import check_devices, parse
+from distgrad.scheduler.execution import BLOCKED, DEFAULT, Execution, Executions
 from distgrad.scheduler.program import CALL, Inner, Program, Step
 
 if TYPE_CHECKING:

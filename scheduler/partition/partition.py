@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from distgrad.errors import BudgetError
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.cost.execution import DEFAULT, Executions
 from distgrad.scheduler.cost.memory import largest, refusal, refuse
+from distgrad.scheduler.execution import DEFAULT, Executions
 from distgrad.scheduler.partition.assemble import COPIED, Draft, assemble
 from distgrad.scheduler.partition.candidates import best_first
 from distgrad.scheduler.partition.contract import contract, whole

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from distgrad.scheduler.cluster import Cluster
-from distgrad.scheduler.cost.execution import Executions
 from distgrad.scheduler.cost.memory import given_bytes, value_bytes
 from distgrad.scheduler.cost.step_costs import Needs, needs_of, prices
+from distgrad.scheduler.execution import Executions
 from distgrad.scheduler.partition.nodes import Nodes
 from distgrad.scheduler.passes.chunks import adds_up
 from distgrad.scheduler.plan import Options, recomputed_per_task

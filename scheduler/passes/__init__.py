@@ -1,6 +1,6 @@
-"""Passes over programs: each takes a program and returns one that computes the same with less, or in better pieces.
+"""Passes over programs: each takes a program and returns an equivalent one that is faster or easier to partition.
 
-`pipeline.PASSES` lists them in their order, with what each does, needs and keeps of the bits. Each is a few loops over
-the steps and checks nothing: `pipeline.improve` runs them and checks what they made. Those that cutting asks for, one
-by one, check their own result.
+`pipeline.PASSES` lists them in order, with what each does, requires and preserves. A pass is a few loops over the steps
+and does not check its result: `pipeline.improve` runs the passes and checks the final program. The passes that
+partitioning calls directly check their own result.
 """

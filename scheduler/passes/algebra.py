@@ -1,4 +1,4 @@
-"""Steps that undo or absorb each other: rules of `simplify`."""
+"""Peephole rules of `simplify` for steps that cancel or absorb each other."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def _neg(r: Rewriter, step: Step) -> Made:
 
 
 def _positive(r: Rewriter, v: int) -> int:
-    """What a value is the negative of, where that is known, or the value itself."""
+    """The x of a value that is known to be -x, otherwise the value itself."""
     inner = _maker(r, v, "Neg")
     return v if inner is None or inner.inputs[0] in r.maybe_strided else inner.inputs[0]
 
 
 def _product(r: Rewriter, step: Step) -> Made:
-    """Two negations undo each other. The one in -x * x goes last: x * x may be there already, or be wanted again."""
+    """Two negations cancel. -x * x becomes -(x * x), because x * x may exist already or be used again."""
     a, b = step.inputs
     if (a != b and a not in r.made and b not in r.made) or r.types[step.outputs[0]].dtype.kind not in "fiu":
         return None
@@ -44,7 +44,7 @@ def _product(r: Rewriter, step: Step) -> Made:
 
 
 def _sum(r: Rewriter, step: Step) -> Made:
-    """What is negated to be added is subtracted, and the other way round."""
+    """a + -b becomes a - b, and a - -b becomes a + b."""
     a, b = step.inputs
     if (a not in r.made and b not in r.made) or r.types[step.outputs[0]].dtype.kind not in "fiu":
         return None
@@ -61,7 +61,7 @@ def _as(step: Step, kind: str, inputs: tuple[int, ...]) -> Step:
 
 
 def _reshape(r: Rewriter, step: Step) -> Made:
-    """The first of two may have been a copy that lies row by row, where what it copied did not."""
+    """Merge two reshapes, unless the first may have been a contiguous copy of a strided array."""
     inner = _maker(r, step.inputs[0], "Reshape")
     return moved(step, inner.inputs, ()) if inner is not None and inner.inputs[0] not in r.maybe_strided else None
 
@@ -75,7 +75,8 @@ def _transpose(r: Rewriter, step: Step) -> Made:
 
 
 def _matmul(r: Rewriter, step: Step) -> Made:
-    """A transposed operand is a flag. Where a batch meets one matrix, the flag of the batch decides how it computes."""
+    """Turn a transposed operand into a flag. Not for the batch in a batch-by-matrix product: its flag selects the
+    algorithm."""
     a, b = step.inputs
     if a not in r.made and b not in r.made:
         return None
@@ -89,12 +90,12 @@ def _matmul(r: Rewriter, step: Step) -> Made:
 
 
 def _turns_last(axes: tuple[int, ...]) -> bool:
-    """Whether the last axis comes to the place before the last: then BLAS sees rows in place of columns."""
+    """Whether the last axis becomes the second to last: BLAS then reads rows as columns."""
     return len(axes) >= 2 and axes[-2] == len(axes) - 1
 
 
 def _without_swap(r: Rewriter, step: Step) -> int:
-    """What a Transpose makes that brings the last axis to the place before the last, without that last swap."""
+    """The result of a Transpose without the swap of its last two axes."""
     *others, a, b = step.attrs["axes"]
     axes = (*others, b, a)
     if axes == tuple(range(len(axes))):
@@ -104,7 +105,7 @@ def _without_swap(r: Rewriter, step: Step) -> int:
 
 
 def _join(cut: str) -> Any:
-    """All parts of a value, joined as they were cut."""
+    """Joining all parts of a value along the axis it was split on gives the value."""
 
     def rule(r: Rewriter, step: Step) -> Made:
         inner = _maker(r, step.inputs[0], cut)
@@ -116,7 +117,7 @@ def _join(cut: str) -> Any:
 
 
 def _select(r: Rewriter, step: Step) -> Made:
-    """A condition that is one known number chooses now."""
+    """A constant condition selects its branch at planning time."""
     number = r.number(step.inputs[0])
     if number is None:
         return None

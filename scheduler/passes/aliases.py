@@ -1,4 +1,4 @@
-"""Steps that only pass a value on, and those that only reshape one: rules of `simplify`."""
+"""Peephole rules of `simplify` for steps that return their input, or only reshape it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def _passed(r: Rewriter, step: Step) -> Made:
 
 
 def _same_type(r: Rewriter, step: Step) -> Made:
-    """A view of everything, in the same order."""
+    """A view of the whole input in the same order."""
     return step.inputs if r.types[step.inputs[0]] == r.types[step.outputs[0]] else None
 
 
 def _copied(r: Rewriter, step: Step) -> Made:
-    """A copy lies row by row, which its argument might not."""
+    """A copy is contiguous, which its input might not be."""
     return _same_type(r, step) if len(step.inputs) == 1 and step.inputs[0] not in r.maybe_strided else None
 
 
@@ -31,13 +31,13 @@ def _transpose(r: Rewriter, step: Step) -> Made:
 
 
 def _slice(r: Rewriter, step: Step) -> Made:
-    """x[:, :]: neither an index, nor a new axis, nor another order."""
+    """x[:, :]: no index, no new axis, no stride."""
     shape = r.types[step.inputs[0]].shape
     return step.inputs if step.attrs["index"] == tuple([(0, n, 1) for n in shape]) else None
 
 
 def _reduction(r: Rewriter, step: Step) -> Made:
-    """Over axes of size 1 nothing is reduced. (A Sum of floats makes 0.0 of -0.0 even then.)"""
+    """A reduction over axes of size 1 is a reshape. (Not a Sum of floats, which turns -0.0 into 0.0.)"""
     (x,), (y,) = step.inputs, step.outputs
     shape = r.types[x].shape
     if x in r.maybe_strided or any(shape[i] != 1 for i in step.attrs["axis"]):

@@ -1,4 +1,4 @@
-"""Calls laid out: the program without bodies that stay together."""
+"""Inlining of outlined calls."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from distgrad.scheduler.program import CALL, Program, check_program
 
 
 def expanded_program(program: Program) -> Program:
-    """The program with all calls laid out. What waited for a call waits for what the call gives."""
+    """The program with all outlined calls inlined. Steps that waited for a call wait for its last step."""
     if not has_outlined_calls(program):
         return program
-    place: list[int] = []  # the last step of each, where it is now
+    place: list[int] = []  # the new index of the last step of each
     count = 0
     for step in program.steps:
         count += len(step.attrs["inner"].program.steps) if step.type == CALL else 1

@@ -1,4 +1,4 @@
-"""One spelling for each device: graphs keep any text that a user gives to `dg.device`."""
+"""One spelling per device: graphs keep any string that a user passes to `dg.device`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from distgrad.scheduler.program import Program, Step
 
 
 def canonical(program: Program) -> Program:
-    """The same program with one spelling for each device, and None for any worker; ValueError for what is no device."""
+    """The program with one spelling per device, and None for any worker; ValueError for an invalid device."""
     spelling: dict[str | None, str | None] = {None: None}
     for step in program.steps:
         if step.device not in spelling:

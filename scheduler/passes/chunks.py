@@ -1,8 +1,8 @@
-"""Chunks: large sums cut along their first axis, and long concatenations cut into trees, for a cluster of workers.
+"""Chunks: splits large sums along their first axis, and long concatenations into trees, for a cluster of workers.
 
-Several workers then add different rows of one tensor at the same time, and what follows element by element, as the
-update of a parameter, goes on in chunks too. Every element is made of the same elements in the same order: no bit
-changes. For programs whose steps are fused.
+Several workers then add different rows of one tensor at the same time, and elementwise steps that follow, such as the
+update of a parameter, are split too. Every element is computed from the same elements in the same order, so no bit
+changes. For programs after fusion.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from distgrad.scheduler.passes.sums import inserted
 from distgrad.scheduler.program import FUSED, Program, Step, check_program
 from distgrad.types import Shape, Spec, size_of
 
-#: Sums of at least so many bytes are cut, into chunks of no less than the second.
+#: Minimum bytes of a sum that is split, and of each chunk: smaller ones cost more overhead than they save.
 LARGE_CHUNKED = 16 << 20
 LEAST_CHUNK = 4 << 20
 
 
 def joins(program: Program, fan_in: int) -> Program:
-    """Cut concatenations of many parts into trees, neighbours first: sparse gradients of many towers are such.
+    """Split concatenations of many parts into trees, neighbours first. Sparse gradients of many towers need this.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower
@@ -54,7 +54,7 @@ def joins(program: Program, fan_in: int) -> Program:
 def _concat_node(
     step: Step, group: Sequence[tuple[int, int]], types: list[Spec], early: dict[int, list[Step]]
 ) -> tuple[int, int]:
-    """One node of a tree, and the place after which it stands."""
+    """Add one node of a tree; returns its value and the index of the step it follows."""
     axis, first = step.attrs["axis"], types[group[0][0]]
     v, place = len(types), max([place for _, place in group])
     rows = sum([types[part].shape[axis] for part, _ in group])
@@ -68,13 +68,13 @@ def _concat_node(
 
 
 def large_sums(program: Program) -> list[int]:
-    """The steps that add up large terms and could be cut."""
+    """The steps that add large terms and can be split."""
     waited = {j for step in program.steps for j in step.after}
     return [i for i, s in enumerate(program.steps) if i not in waited and adds_up(s) and _space(s, program.types)]
 
 
 def chunks(program: Program, sums: Collection[int], count: int) -> Program:
-    """Cut these sums, and what follows them element by element, into at most `count` chunks of rows."""
+    """Split these sums, and the elementwise steps that follow them, into at most `count` chunks of rows."""
     cutter = _Cutter(program, count)
     waited = {j for step in program.steps for j in step.after}
     place: list[int] = []
@@ -91,7 +91,7 @@ def chunks(program: Program, sums: Collection[int], count: int) -> Program:
 
 
 def adds_up(step: Step) -> bool:
-    """Whether a step adds terms: a part of a reduce tree, if they come from several towers."""
+    """Whether a step adds several terms: part of a reduce tree if they come from different towers."""
     if step.type == FUSED:
         inputs = set(step.inputs)
         return any(inner.type == "AddN" and len(inputs.intersection(inner.inputs)) > 1 for inner in step.body)
@@ -99,7 +99,7 @@ def adds_up(step: Step) -> bool:
 
 
 def _space(step: Step, types: Sequence[Spec]) -> Shape:
-    """The shape that a step computes element by element, if that is all it does and it is large; else ()."""
+    """The shape of a large, purely elementwise step; otherwise ()."""
     inside = step.body if step.type == FUSED else (step,)
     space: Shape = types[step.outputs[0]].shape if step.outputs else ()
     large = space and size_of(space) * types[step.outputs[0]].dtype.itemsize >= LARGE_CHUNKED
@@ -109,7 +109,7 @@ def _space(step: Step, types: Sequence[Spec]) -> Shape:
 
 
 class _Cutter:
-    """The steps so far, and the chunks of values that have any."""
+    """The steps so far, and the chunks of values that were split."""
 
     def __init__(self, program: Program, count: int):
         self.program = program
@@ -117,11 +117,11 @@ class _Cutter:
         self.types = list(program.types)
         self.steps: list[Step] = []
         self.parts: dict[int, list[int]] = {}
-        #: Values that are put together only if somebody reads them whole.
+        #: Concatenations of split values, added only if a step reads the whole value.
         self._whole: dict[int, Step] = {}
 
     def bounds(self, step: Step, space: Shape) -> list[tuple[int, int]]:
-        """The rows of each chunk; chunks of what came in chunks are the same."""
+        """The rows of each chunk; the same as those of its inputs if they are split."""
         for v in step.inputs:
             if v in self.parts and self.types[v].shape == space:
                 ends = [0]
@@ -154,7 +154,7 @@ class _Cutter:
         self.steps += [self._whole.pop(v) for v in dict.fromkeys(values) if v in self._whole]
 
     def _rows(self, v: int, space: Shape) -> bool:
-        """Whether a value has the rows of the space, and is not the same for all of them."""
+        """Whether a value has the rows of the space, and is not broadcast along them."""
         shape = self.types[v].shape
         return len(shape) == len(space) and shape[0] == space[0]
 
@@ -166,7 +166,7 @@ class _Cutter:
         return made
 
     def _chunk(self, step: Step, space: Shape, c: int, rows: int) -> list[int]:
-        """One chunk of a step: all values with the rows of the space have those of the chunk."""
+        """Add one chunk of a step: values with the rows of the space get the rows of the chunk."""
         ids: dict[int, int] = {v: self.parts[v][c] for v in step.inputs if self._rows(v, space)}
 
         def here(v: int) -> int:

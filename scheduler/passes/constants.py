@@ -1,4 +1,4 @@
-"""What is known before the run: rules of `simplify`, beside folding itself, which is part of the walk."""
+"""Peephole rules of `simplify` for constants. Constant folding itself is part of the rewriter."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from distgrad.types import INT, DType, Shape, size_of
 
 
 def _lean(r: Rewriter, step: Step) -> Made:
-    """An operand that was only repeated to the shape of another one, as it was before: broadcasting repeats it anyway.
+    """Read the source of an explicitly broadcast operand instead, because the step broadcasts it anyway.
 
-    An array of one number becomes the number.
+    An array of one repeated number becomes a scalar.
     """
     inputs, made, known = step.inputs, r.made, r.known
     for v in inputs:
@@ -38,7 +38,7 @@ def _lean(r: Rewriter, step: Step) -> Made:
 
 
 def _uniform(r: Rewriter, step: Step) -> Made:
-    """Of numbers alone comes a number, which is computed once. (The bits of a NaN would not survive being a number.)"""
+    """A function of uniform arrays is uniform: compute one number. (Not for NaN, which would lose its bits.)"""
     shape, dtype = r.types[step.outputs[0]]
     if dtype.kind not in "biuf" or not OPS[step.type].rounded:
         return None
@@ -65,12 +65,12 @@ def _reshape(r: Rewriter, step: Step) -> Made:
 
 
 def _source(r: Rewriter, step: Step, v: int) -> int:
-    """What stands for an operand beside one that has the full shape."""
+    """The value to read in place of an operand, given another operand of the full shape."""
     maker = r.made.get(v)
     repeated = maker is not None and maker.type == "BroadcastTo"
     if OPS[step.type].rounded:
         number = r.number(v)
-        # Beside an array that lies otherwise, a full array of one number decides how the result lies.
+        # Next to a strided array, a full array of one number decides the memory layout of the result.
         if number is not None and (repeated or number.size == size_of(r.types[v].shape) or _all_rows(r, step)):
             return r.scalar(v, number, step if maker is None else maker)
     return maker.inputs[0] if repeated and maker is not None else v
@@ -80,12 +80,12 @@ def _all_rows(r: Rewriter, step: Step) -> bool:
     return r.maybe_strided.isdisjoint(step.inputs)
 
 
-#: Which input may be one, and which input the result is then.
+#: Pairs of inputs: if the first is 1, the result is the second.
 _ONES = {"Mul": ((1, 0), (0, 1)), "Div": ((1, 0),)}
 
 
 def _without_one(r: Rewriter, step: Step, inputs: list[int], shape: tuple[int, ...]) -> Made:
-    """x * 1 and x / 1 are x, to the bit, for real x."""
+    """x * 1 and x / 1 are bitwise equal to x, for real x."""
     if r.types[step.outputs[0]].dtype.kind not in "iufV":
         return None
     for one, x in _ONES.get(step.type, ()):
@@ -96,7 +96,7 @@ def _without_one(r: Rewriter, step: Step, inputs: list[int], shape: tuple[int, .
 
 
 def _like(value: int) -> Any:
-    """Zeros or ones in the shape of something: the something itself is not needed."""
+    """Zeros or ones in the shape of a value do not need the value itself."""
 
     def rule(r: Rewriter, step: Step) -> Made:
         (x,), (y,) = step.inputs, step.outputs
@@ -109,7 +109,7 @@ def _like(value: int) -> Any:
 
 
 def _static(what: Any) -> Any:
-    """A number or vector that the type of the input tells."""
+    """A number or vector that is known from the type of the input."""
 
     def rule(r: Rewriter, step: Step) -> Made:
         array: Array = np.asarray(what(r.types[step.inputs[0]].shape), INT)

@@ -1,4 +1,4 @@
-"""Common subexpressions: what several steps compute from the same values is computed once."""
+"""Common subexpression elimination."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from distgrad.registry import OPS
 from distgrad.scheduler.passes.rewrite import live, moved
 from distgrad.scheduler.program import Program, Step
 
-#: Arrays among the attributes are compared by their bytes up to this size, above it by identity: copies of a body share
-#: their attributes, so equal large constants of one model are one object.
+#: Arrays in attributes are compared by content up to this many bytes, above it by identity: copies of a body share
+#: their attributes, so equal large constants of a model are usually one object.
 SMALL = 1024
 
 
 def merge_equal(program: Program) -> Program:
-    """Compute once what several steps compute from the same values (common subexpressions).
+    """Merge steps that compute the same from the same values (common subexpressions).
 
-    The gradient of a call copies the forward body, so most of what it merges is that. Steps that wait
-    for others are left alone: `recompute_grad` computes again on purpose, and says so by waiting.
+    Most of them come from gradients of calls, which copy the forward body. Steps that wait for others are kept:
+    `recompute_grad` recomputes on purpose, and marks its steps by waiting.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower
@@ -33,8 +33,8 @@ def merge_equal(program: Program) -> Program:
     """
     known = _Known()
     alias: dict[int, int] = {}
-    negative: dict[int, int] = {}  # of which value another is the negative
-    taken = False  # whether one may not be needed any more
+    negative: dict[int, int] = {}  # value -> the value it is the negative of
+    taken = False  # whether a step may be dead
     read = alias.keys()
     place: list[int] = []
     for step in program.steps:
@@ -59,7 +59,7 @@ def merge_equal(program: Program) -> Program:
 
 
 def _of_positive(step: Step, negative: Mapping[int, int], known: _Known) -> Step:
-    """A product with a negative as the negative of a product, if that is there; the step itself otherwise."""
+    """-a * b as -(a * b) if a * b exists already, otherwise the step itself."""
     for k, v in enumerate(step.inputs):
         if v in negative:
             a, b = negative[v], step.inputs[1 - k]
@@ -70,7 +70,7 @@ def _of_positive(step: Step, negative: Mapping[int, int], known: _Known) -> Step
 
 
 def _moved(step: Step, alias: Mapping[int, int], place: list[int]) -> Step:
-    """A step that reads and waits for what is left of the program."""
+    """The step with its inputs and waits updated to the remaining steps."""
     inputs, after = step.inputs, step.after
     for v in inputs:
         if v in alias:
@@ -82,16 +82,16 @@ def _moved(step: Step, alias: Mapping[int, int], place: list[int]) -> Step:
 
 
 class _Known:
-    """The steps that are left, of which no two are equal."""
+    """The remaining steps, no two of which are equal."""
 
     def __init__(self) -> None:
         self.steps: list[Step] = []
-        #: Most steps differ in what they read. Where several do not (-1), their attributes are compared too.
+        #: Most steps differ in what they read. If several do not (-1), their attributes are compared too.
         self._reading: dict[Any, int] = {}
         self._equal: dict[Any, int] = {}
 
     def first(self, step: Step) -> int:
-        """The place of the first step that is equal to this one, which may be this one's own: then it is added."""
+        """The index of the first equal step; adds this one if there is none."""
         place = len(self.steps)
         if not step.after and step.outputs and (definition := OPS.get(step.type)) and not definition.stateful:
             key = step.type, step.inputs, step.device
@@ -107,14 +107,14 @@ class _Known:
         return place
 
     def product(self, factors: tuple[int, int], like: Step) -> int | None:
-        """The value that is a product of these, if there is one and it waits for nothing."""
+        """The value of the product of these factors, if it exists and waits for nothing."""
         place = self._reading.get(("Mul", factors, like.device))
         if place is not None and place < 0:
             place = self._equal.get(("Mul", factors, like.device))
         return None if place is None else self.steps[place].outputs[0]
 
     def _place(self, step: Step, place: int) -> int:
-        """Where the first step is that is like this one, with its attributes."""
+        """The index of the first step that is equal to this one including its attributes."""
         attrs = step.attrs
         try:
             return self._equal.setdefault(
@@ -125,7 +125,7 @@ class _Known:
 
 
 def _plain(value: Any) -> Any:
-    """An attribute by value and kind: 1, 1.0 and True are equal and hash alike, 0.0 and -0.0 too."""
+    """A key of an attribute by value and type: 1, 1.0 and True are equal and hash alike, as do 0.0 and -0.0."""
     kind = type(value)
     if kind is int or kind is bool or kind is str:
         return kind, value

@@ -1,12 +1,12 @@
-"""Fusing: elementwise steps over one shape, and the row-wise steps and reductions among them, become one Fused step.
+"""Fusion: elementwise steps over one shape, with the row-wise steps and reductions among them, become one Fused step.
 
-A fused step is run in blocks of rows that stay in the cache, so that only what enters and leaves it goes through
-memory. Its `space` is the shape that it runs over, and `split` says how many leading axes of it are cut into blocks:
-what lies behind them is whole in every block, so a softmax or the mean of a row can be among the steps.
+A fused step runs in blocks of rows that stay in the cache, so that only its inputs and outputs go through memory. Its
+`space` is the shape that it iterates over, and `split` is the number of leading axes that are divided into blocks. The
+trailing axes are whole in every block, so a softmax or the mean of a row can be among the steps.
 
-Steps are joined by stage. Within a space, a step has the stage of what it reads; whatever leaves the space, or passes a
-step that cannot be fused, comes out one stage later. A path that leaves a group and comes back would need a later stage
-on the way, so joining steps of one space and one stage never makes a cycle.
+Steps are fused by stage. Within a space, a step has the stage of its inputs; values that leave the space, or pass
+through a step that cannot be fused, get a later stage. A path that leaves a group and returns to it would reach a later
+stage on the way, so fusing steps of one space and one stage never creates a cycle.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from distgrad.registry import OPS, Kind, View, kind_of, view_of
 from distgrad.scheduler.program import FUSED, Program, Step
 from distgrad.types import Shape, Spec
 
-#: Below this many elements a group gains nothing: the arrays are in the cache anyway.
+#: Minimum elements of a fused space: smaller arrays stay in the cache anyway.
 SMALL = 2048
-#: A row (what lies behind the split) longer than this does not fit the cache a few times.
+#: Maximum elements of a row (the trailing axes): several longer ones do not fit the cache.
 LONG_ROW = 1 << 16
-#: More steps than this are more than one task, and more than one group.
+#: Maximum steps per group: more than this is worth several tasks.
 MANY = 256
-#: From this many elements on even a single step gains from running in blocks, on several threads.
+#: Minimum elements at which even a single step gains from running in blocks on several threads.
 LARGE = 1 << 17
-#: Bits that tell where values come from. Where there are more feeds than bits, some towers are taken for one.
+#: Number of bits that record the origin of values. With more feeds than bits, some towers are not told apart.
 ROOTS = 512
-#: Groups that are remembered for one array that they read: more towers than this are seldom laid out.
+#: Maximum groups remembered per array that they read: programs with more inlined towers are rare.
 READERS = 16
 
 
 class Role(NamedTuple):
-    """How a step takes part in a group: over which space, split at most where, and whether others may go on from it."""
+    """How a step takes part in a group: its space, its maximum split, and whether other steps may continue from it."""
 
     space: Shape
     split: int
@@ -44,7 +44,7 @@ class Role(NamedTuple):
 
 
 def fuse(program: Program) -> Program:
-    """Join what can run in blocks together; the results differ at most by the order of sums that blocks make.
+    """Fuse steps that can run in blocks together. Results differ at most in the order of sums over blocks.
 
     >>> import numpy as np
     >>> import distgrad as dg
@@ -60,14 +60,14 @@ def fuse(program: Program) -> Program:
 
 
 def role(step: Step, types: Sequence[Spec]) -> Role | None:
-    """How this step can take part in a group; None where it cannot."""
+    """How this step can take part in a group; None if it cannot."""
     kind = kind_of(step.type)
     find = None if kind is None else _RULES.get(kind)
     if find is None or step.after or len(step.outputs) != 1:
         return None
     made = types[step.outputs[0]]
     if made.dtype.itemsize == 2 and made.dtype.kind in "fV":
-        return None  # sums of 16-bit floats are kept in 32 bits, which is the kernels' own business
+        return None  # kernels accumulate 16-bit floats in 32 bits
     return find(step, types)
 
 
@@ -84,7 +84,7 @@ def _elementwise(step: Step, types: Sequence[Spec]) -> Role | None:
 
 
 def _cut(shape: Shape, space: Shape) -> int:
-    """How many leading axes can be cut if this operand is either cut along all of them or along none."""
+    """The number of leading axes that can be split such that this operand is split along all of them or none."""
     aligned = (1,) * (len(space) - len(shape)) + shape
     whole = next((i for i, n in enumerate(aligned) if n != 1 and space[i] != 1), len(space))
     cut = next((i for i, (n, m) in enumerate(zip(aligned, space, strict=True)) if n != m), len(space))
@@ -92,7 +92,7 @@ def _cut(shape: Shape, space: Shape) -> int:
 
 
 def _rowwise(step: Step, types: Sequence[Spec]) -> Role | None:
-    """Over the shape of its rows. A loss has one element per row, so nothing over that shape reads it."""
+    """Over the shape of its rows. A loss has one element per row, so no step over that shape reads it."""
     space = rows_of(step, types)
     axis = step.attrs.get("axis", len(space) - 1)
     axes = sorted(axis) if isinstance(axis, tuple) else [axis]
@@ -102,7 +102,7 @@ def _rowwise(step: Step, types: Sequence[Spec]) -> Role | None:
 
 
 def rows_of(step: Step, types: Sequence[Spec]) -> Shape:
-    """The shape that a rowwise step works on: that of its first input with the most axes."""
+    """The shape of a row-wise step: that of its first input with the most axes."""
     return max([types[v].shape for v in step.inputs], key=len)
 
 
@@ -132,12 +132,12 @@ class _Group:
         self.roots = 0
         self.members: list[int] = []
         self.reads: set[int] = set()  # arrays as large as the space
-        self.into: _Group | None = None  # the group that took this one over
+        self.into: _Group | None = None  # the group that this one was merged into
 
     def now(self) -> _Group:
         group = self
         while group.into is not None:
-            group.into = group.into.into or group.into  # half the way for who asks next
+            group.into = group.into.into or group.into  # path halving
             group = group.into
         return group
 
@@ -157,7 +157,7 @@ def _row(space: Shape, split: int) -> int:
 
 
 def _groups(program: Program) -> list[_Group]:
-    """The groups worth making, each with its steps in order."""
+    """The groups worth fusing, each with its steps in order."""
     types = program.types
     given = set(program.given)
     stage_of: dict[int, int] = dict.fromkeys(given, -1)
@@ -182,8 +182,8 @@ def _groups(program: Program) -> list[_Group]:
 
 
 def _roots(program: Program) -> list[int]:
-    """Which feeds, variables and parts of them each value is made of, as bits. Values of which neither is made of all
-    that the other is made of belong to different towers."""
+    """The inputs, and parts of inputs, that each value depends on, as bits. Two values belong to different towers if
+    neither depends on everything that the other depends on."""
     roots = [0] * len(program.types)
     count = 0
     for v in program.given:
@@ -203,7 +203,7 @@ def _roots(program: Program) -> list[int]:
 
 
 class _Known:
-    """The groups so far: by what they made, and by what they read."""
+    """The groups so far, by the values they make and the values they read."""
 
     def __init__(self, given: Container[int], roots: Sequence[int]):
         self.given, self.roots = given, roots
@@ -212,7 +212,7 @@ class _Known:
         self._read: dict[Any, list[_Group]] = {}
 
     def near(self, key: Any, step: Step) -> list[_Group]:
-        """The groups that made something that a step reads, and those of its own tower that read the same."""
+        """The groups that make an input of a step, and those of its tower that read the same input."""
         found: list[_Group] = []
         mask = self.roots[step.outputs[0]]
         for v in step.inputs:
@@ -239,7 +239,7 @@ class _Known:
 def _stage(
     step: Step, stage_of: dict[int, int], space_of: dict[int, Any], step_stage: Sequence[int], space: Any
 ) -> int:
-    """The earliest stage of a step; what comes from outside the program or from no inputs is there before the first."""
+    """The earliest stage of a step. Inputs of the program, and steps without inputs, come before the first stage."""
     stage = 0 if step.inputs or step.after else -1
     for v in step.inputs:
         at = stage_of[v] if space is not None and space_of.get(v) == space else stage_of[v] + 1
@@ -251,11 +251,11 @@ def _stage(
 
 
 def _join(i: int, step: Step, part: Role, stage: int, types: Sequence[Spec], known: _Known) -> int:
-    """Put a step into the group that made or reads what it reads; gives the stage that it ends up with.
+    """Add a step to the group that makes or shares its inputs; returns the final stage of the step.
 
-    Reading the same feed or variable is no reason to run together, nor is reading the same array in another tower. All
-    groups that made something it reads become one, also those that made the mean of a row: two groups of one stage that
-    read from each other would be a cycle.
+    Sharing an input of the program is no reason to fuse, nor is sharing an array with another tower. All groups that
+    make an input of the step are merged, including those that make the mean of a row: two groups of one stage that read
+    from each other would form a cycle.
     """
     size = math.prod(part.space)
     full = [v for v in step.inputs if math.prod(types[v].shape) == size]
@@ -264,7 +264,7 @@ def _join(i: int, step: Step, part: Role, stage: int, types: Sequence[Spec], kno
         near = known.near(key, step)
         if not near or not _apart(step, near):
             break
-        stage += 1  # a group of its own, one stage later
+        stage += 1  # a new group, one stage later
     split = min([part.split, *(g.role.split for g in near)])
     group = max(near, key=_size, default=None) or _Group(part)
     if not near:
@@ -280,8 +280,8 @@ def _join(i: int, step: Step, part: Role, stage: int, types: Sequence[Spec], kno
 
 
 def _apart(step: Step, near: Sequence[_Group]) -> bool:
-    """Whether a step shall not be fused with what it reads: the group would be too large, or it adds up what towers
-    made that have no input in common, and which may run on different workers."""
+    """Whether a step must not be fused with its inputs: the group would be too large, or the step adds results of
+    towers without common inputs, which may run on different workers."""
     if sum(map(_size, near)) >= MANY:
         return True
     return step.type == "AddN" and len(near) > 1 and not set.intersection(*[g.reads for g in near])
@@ -322,7 +322,7 @@ def _contracted(program: Program, groups: Iterable[_Group]) -> tuple[Step, ...]:
 
 
 def _sorted(program: Program, node_of: Sequence[int]) -> list[int]:
-    """The nodes in an order in which each comes after what it reads and waits for, near the order of the steps."""
+    """The nodes in a topological order close to the order of the steps."""
     maker = {v: node_of[i] for i, step in enumerate(program.steps) for v in step.outputs}
     waiting = dict.fromkeys(node_of, 0)
     readers: dict[int, list[int]] = {}
@@ -350,7 +350,7 @@ def _sorted(program: Program, node_of: Sequence[int]) -> list[int]:
 
 
 def _read_outside(program: Program, node_of: Sequence[int]) -> set[int]:
-    """The values that are read by another node than the one that makes them, or wanted."""
+    """The values that are read by a node other than their maker, or are outputs of the program."""
     maker = {v: node_of[i] for i, step in enumerate(program.steps) for v in step.outputs}
     outside = set(program.wanted)
     for i, step in enumerate(program.steps):

@@ -1,10 +1,11 @@
-"""The pipeline: all passes over programs, in their order. Sessions, tests, benchmarks and docs go by this list."""
+"""The pipeline: all passes over programs, in order. Sessions, tests, benchmarks and docs use this list."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from distgrad.scheduler.execution import BLOCKED, Execution
 from distgrad.scheduler.outlined_calls import mapped
 from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.passes.canonical import canonical
@@ -21,34 +22,34 @@ from distgrad.scheduler.program import Program, check_program, planning
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What passes know beside the program."""
+    """What passes are given in addition to the program."""
 
-    #: The results of a step, as a run would compute them.
+    #: Computes the results of a step as a run would.
     evaluate: Evaluate
-    #: Terms that one step of a tree of sums adds.
+    #: Terms per addition of a reduce tree.
     fan_in: int = 4
-    #: The name of the array library that will run the program.
-    backend: str = "numpy"
+    #: How the program will run.
+    execution: Execution = BLOCKED
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A function from a program to a program, and what is to be known of it."""
+    """A function from a program to a program, with its description and requirements."""
 
     function: Callable[..., Program]
-    #: One sentence.
+    #: What it does, in one sentence.
     does: str
-    #: What of the results stays as it is.
+    #: What it preserves of the results.
     keeps: str
-    #: Passes that come before it.
+    #: Passes that must run before it.
     needs: tuple[str, ...] = ()
-    #: The fields of the context that the function takes after the program.
+    #: Fields of the context that the function takes after the program.
     takes: tuple[str, ...] = ()
-    #: The backends that it is for; none: all.
-    backends: tuple[str, ...] = ()
-    #: When cutting the program into tasks asks for it; nothing: `improve` runs it.
+    #: Whether it applies only to programs that run in blocks.
+    in_blocks: bool = False
+    #: When partitioning calls it; empty if `improve` runs it.
     when: str = ""
-    #: Whether it goes as soon as groups of steps run as generated code.
+    #: Whether it will be removed once groups of steps run as generated code.
     leaving: bool = False
 
     @property
@@ -62,82 +63,82 @@ class Pass:
 PASSES = (
     Pass(
         canonical,
-        does="Gives each device one spelling, and none to what any worker can run.",
+        does="Gives each device one spelling, and no device to steps that any worker can run.",
         keeps="every bit",
     ),
     Pass(
         simplify,
-        does="Drops steps that only pass a value on, lets steps absorb each other, and computes what is constant.",
-        keeps="every bit but the sign of a NaN",
+        does="Removes steps that return their input, applies algebraic peephole rules, and folds constants.",
+        keeps="every bit except the sign of NaNs",
         takes=("evaluate",),
     ),
     Pass(
         merge_equal,
-        does="Computes once what several steps compute from the same values.",
-        keeps="every bit but the sign of a NaN",
+        does="Merges steps that compute the same from the same values.",
+        keeps="every bit except the sign of NaNs",
         needs=("canonical", "simplify"),
     ),
     Pass(
         slice_sums,
-        does="Adds slices into one buffer instead of arrays that are zero but for a slice.",
-        keeps="every bit but the sign of a zero",
+        does="Adds slices into one buffer instead of adding arrays that are zero outside a slice.",
+        keeps="every bit except the sign of zeros",
         needs=("merge_equal",),
     ),
     Pass(
         trees,
-        does="Cuts sums of many or of large terms into trees.",
+        does="Splits sums of many or large terms into trees.",
         keeps="all but the rounding of these sums",
         needs=("slice_sums",),
         takes=("fan_in",),
     ),
     Pass(
         slopes,
-        does="Computes the slope of a Gelu beside its value.",
+        does="Computes the derivative of a Gelu together with its value.",
         keeps="every bit",
         needs=("merge_equal",),
-        backends=("numpy",),
+        in_blocks=True,
         leaving=True,
     ),
     Pass(
         norms,
-        does="Lets the gradient of a layer norm read what the norm made.",
+        does="Reuses the results of a layer norm in its gradient.",
         keeps="all but the rounding of these gradients",
         needs=("merge_equal",),
-        backends=("numpy",),
+        in_blocks=True,
         leaving=True,
     ),
     Pass(
         fuse,
-        does="Makes groups of elementwise and row-wise steps that run in blocks together.",
+        does="Fuses elementwise and row-wise steps into groups that run in blocks.",
         keeps="all but the rounding of sums over blocks",
         needs=("canonical", "simplify", "merge_equal", "slice_sums", "trees", "slopes", "norms"),
     ),
     Pass(
         expanded_program,
-        does="Lays out the calls that stayed one step each.",
+        does="Inlines outlined calls.",
         keeps="every bit",
         needs=("fuse",),
-        when="calls do not fit the memory as one task each",
+        when="outlined calls do not fit the memory",
     ),
     Pass(
         joins,
-        does="Cuts concatenations of many parts into trees.",
+        does="Splits concatenations of many parts into trees.",
         keeps="every bit",
         needs=("expanded_program",),
         when="the plan is for Ray",
     ),
     Pass(
         chunks,
-        does="Cuts large sums, and what follows them element by element, into chunks of rows.",
+        does="Splits large sums, and the elementwise steps that follow them, into chunks of rows.",
         keeps="every bit",
         needs=("fuse", "joins"),
-        when="several tasks on Ray make the terms of large sums",
+        when="the terms of large sums come from several tasks on Ray",
     ),
 )
 
 
 def improve(program: Program, context: Context, passes: Iterable[Pass] = PASSES) -> Program:
-    """What the passes make of a program: first of the bodies that it calls, each once, then of itself.
+    """Run the passes on a program: first on each outlined body, once per body, then on the program itself.
 
     >>> import distgrad as dg
     >>> from distgrad.run.planner import evaluate
@@ -148,7 +149,7 @@ def improve(program: Program, context: Context, passes: Iterable[Pass] = PASSES)
     >>> [[s.type for s in p.steps] for p in (lower(grads, [x]), improve(lower(grads, [x]), Context(evaluate)))]
     [['Identity', 'Fill', 'Reshape', 'BroadcastTo', 'Cos', 'Mul'], ['Cos']]
     """
-    chosen = [each for each in passes if not each.when and context.backend in (each.backends or (context.backend,))]
+    chosen = [each for each in passes if not each.when and (context.execution.in_blocks or not each.in_blocks)]
 
     def run(program: Program) -> Program:
         for each in chosen:

@@ -1,12 +1,12 @@
-"""The walk that all peephole rules share: once over the steps, one rule per op type, then dead steps are dropped.
+"""The rewriter of all peephole rules: one pass over the steps, one rule per op type, then dead steps are removed.
 
-A rule takes the walk and a step that reads what is left of the program. It returns None (keep the step), another step
-with the same outputs, or the values that its outputs are. It may ask the walk about the inputs: their types, the
-constants among them, and for a few op types the step that made them. Steps that wait for others are shown to no rule.
+A rule takes the rewriter and a step of the rewritten program. It returns None (keep the step), a replacement step with
+the same outputs, or existing values in place of the outputs. It may query the rewriter about the inputs: their types,
+which are constants, and for some op types the step that made them. Rules never see steps that wait for others.
 
-Rewrites keep every bit, which is more than keeping every value: NumPy adds an array up in the order of its memory. So
-the walk knows which values may not be contiguous (`strided`), and rules leave a step alone where its result would lie
-otherwise than before. What a program is given counts as contiguous.
+Rewrites preserve every bit, which is stricter than preserving every value: NumPy sums an array in memory order. So the
+rewriter tracks which values may not be contiguous (`maybe_strided`), and rules keep a step if replacing it would change
+the memory layout of its result. Inputs of a program count as contiguous.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Evaluate = Callable[[Step, Sequence[Array], Sequence[Spec]], Sequence[Array]]
 Made = Step | tuple[int, ...] | None
 Rule = Callable[["Rewriter", Step], Made]
 
-#: Folding computes what reads and makes no more bytes than this: beyond, the run has more threads for it, and a
-#: program stays small. What only lays out a large constant otherwise is folded too.
+#: Maximum bytes that a folded step reads and makes: larger ones run faster on several threads, and would bloat the
+#: program. Steps that only change the layout of a large constant are folded anyway.
 FOLDED_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Rewrite rules by op type, and by facts about ops: for those a rule stands under the first query that is true."""
+    """Rewrite rules by op type, or by the first predicate on the op definition that is true."""
 
     by_type: Mapping[str, Rule]
     by_fact: tuple[tuple[Callable[[OpDef], bool], Rule], ...] = ()
@@ -44,30 +44,30 @@ class Rules:
 
 
 class Rewriter:
-    """One run over a program: what is left of it so far, and what is known of its values."""
+    """One pass over a program: the rewritten steps so far, and what is known about their values."""
 
     def __init__(self, program: Program, rules: Sequence[Rules], evaluate: Evaluate | None = None):
         self.program = program
         self._tables = rules
-        #: By op type, as they are needed.
+        #: Cached rules by op type.
         self._rules: dict[str, Rule | None] = {}
         self.evaluate = evaluate
         self.types = list(program.types)
         self.steps: list[Step] = []
-        #: Values that are others now.
+        #: Values that were replaced, and by which.
         self.alias: dict[int, int] = {}
-        #: The step that made a value, where its type is one that rules look through and it waits for nothing.
+        #: The step that made a value, if rules inspect steps of its type and it waits for nothing.
         self.made: dict[int, Step] = {}
         #: Values that are constants.
         self.known: dict[int, Array] = {}
         #: Values that may not be contiguous.
         self.maybe_strided: set[int] = set()
         self.changed = False
-        #: Constants without a step: they get one when something reads them, and most are read by nothing that is left.
+        #: Constants without a step: one is added when a remaining step reads them, which is rare.
         self._pending: dict[int, Step] = {}
         self._numbers: dict[int, int] = {}
-        #: Where somebody waits: for which steps, where each step is now, what stands for those that are gone, and
-        #: which step made a value.
+        #: For `after`: the steps that others wait for, the new index of each step, the replacements of removed steps,
+        #: and the step that made each value.
         self._waited = {i for step in program.steps if step.after for i in step.after}
         self._place = [0] * len(program.steps) if self._waited else []
         self._gone: dict[int, tuple[int, ...]] = {}
@@ -91,10 +91,10 @@ class Rewriter:
                 self._emit(v)
         return replace(made, steps=live(self.steps, self.program, made))
 
-    # -- what rules ask ----------------------------------------------------------------------------------------------
+    # -- queries of rules --------------------------------------------------------------------------------------------
 
     def number(self, v: int) -> Array | None:
-        """The one number that all elements of a value are, where that is known."""
+        """The number that all elements of a value are equal to, if known."""
         array = self.known.get(v)
         if array is None and v in self.made:
             step = self.made[v]
@@ -105,7 +105,7 @@ class Rewriter:
         return array.reshape(()) if array is not None and array.size == 1 else None
 
     def scalar(self, v: int, number: Array, like: Step) -> int:
-        """The value of shape () that stands for a value that is one number."""
+        """A value of shape () for a value with all elements equal to `number`."""
         if v not in self._numbers:
             self._numbers[v] = len(self.types)
             self.types.append(Spec((), self.types[v].dtype))
@@ -113,7 +113,7 @@ class Rewriter:
         return self._numbers[v]
 
     def constant(self, v: int, array: Array, like: Step) -> None:
-        """Make a value a constant, in place of what made it."""
+        """Replace the step that makes a value by a constant."""
         array = array.view()
         array.flags.writeable = False
         self.known[v] = array
@@ -122,19 +122,19 @@ class Rewriter:
         self._pending[v] = Step("Const", (), (v,), {"value": array}, (), like.source, like.name, like.device)
 
     def computed(self, step: Step, arrays: Sequence[Array]) -> Array | None:
-        """What a step with one output makes of these numbers; None where the walk does not compute, or it fails."""
+        """The result of a step with one output on these numbers; None if there is no `evaluate`, or it fails."""
         if self.evaluate is None:
             return None
         try:
             (made,) = self.evaluate(step, arrays, [Spec((), self.types[step.outputs[0]].dtype)])
-        except Exception:  # it belongs to the run
+        except Exception:  # the run will raise it
             return None
         return made
 
     # -- the loop ----------------------------------------------------------------------------------------------------
 
     def _moved(self, step: Step) -> Step:
-        """A step that reads and waits for what is left of the program."""
+        """The step with its inputs and waits updated to the rewritten program."""
         inputs, after, alias = step.inputs, step.after, self.alias
         for v in inputs:
             if v in alias:
@@ -146,7 +146,7 @@ class Rewriter:
         return step if inputs is step.inputs and after == step.after else moved(step, inputs, after)
 
     def _visit(self, i: int, step: Step) -> None:
-        """Fold a step, or rewrite it until no rule changes it any more."""
+        """Fold a step, or rewrite it until no rule applies."""
         if step.inputs and step.inputs[0] in self.known and self._folded(i, step):
             return
         made: Made = step
@@ -158,13 +158,13 @@ class Rewriter:
                 return self._keep(i, step)
             self.changed = True
         assert made is not None
-        if i not in self._waited or self._handed_on(i, made):
+        if i not in self._waited or self._redirect_waits(i, made):
             self.alias.update(zip(step.outputs, made, strict=True))
         else:
             self._keep(i, step)
 
     def _rule(self, op_type: str) -> Rule | None:
-        """What rewrites this type: where several tables have a rule for it, the first that has an answer is right."""
+        """The rule of this op type; if several tables have one, the first that applies."""
         found = [rule for table in self._tables if (rule := table.of(OPS[op_type])) is not None]
 
         def first(r: Rewriter, step: Step) -> Made:
@@ -173,10 +173,10 @@ class Rewriter:
         self._rules[op_type] = first if len(found) > 1 else found[0] if found else None
         return self._rules[op_type]
 
-    def _handed_on(self, i: int, values: Sequence[int]) -> bool:
-        """Let what waits for a step that goes wait for the steps that made its values; False where there are none.
+    def _redirect_waits(self, i: int, values: Sequence[int]) -> bool:
+        """Make steps that wait for a removed step wait for the makers of its values; False if there are none.
 
-        So whatever waited for something goes on waiting: that is how a second computation is told from the first.
+        Waits are never dropped: they distinguish a recomputation from the original.
         """
         makers = tuple([self._maker[v] for v in values if v in self._maker])
         if makers:
@@ -184,7 +184,7 @@ class Rewriter:
         return bool(makers)
 
     def _folded(self, i: int, step: Step) -> bool:
-        """Compute a step now, if all of its inputs are constants and what it gives is cheap to hold."""
+        """Constant folding: compute a step now if all inputs are constants and the results are small."""
         known, types = self.known, self.types
         for v in step.inputs:
             if v not in known:
@@ -193,9 +193,9 @@ class Rewriter:
             return False
         try:
             arrays = self.evaluate(step, [known[v] for v in step.inputs], [types[v] for v in step.outputs])
-        except Exception:  # it belongs to the run, which names the op and its line
+        except Exception:  # the run will raise it with the op and its line
             return False
-        if not all(array.flags.forc for array in arrays):  # it would lie otherwise once the program has travelled
+        if not all(array.flags.forc for array in arrays):  # serializing the program would change its layout
             return False
         self.changed = True
         for v, array in zip(step.outputs, arrays, strict=True):
@@ -207,15 +207,15 @@ class Rewriter:
         return True
 
     def insert(self, step: Step, spec: Spec) -> int:
-        """Put a step with one new value before the present one; gives the value."""
+        """Insert a step before the current one; returns its new value."""
         v = len(self.types)
         self.types.append(spec)
         made = Step(step.type, step.inputs, (v,), step.attrs, (), step.source, step.name, step.device)
         self._maker[v] = len(self.steps)
         self.steps.append(made)
-        if _looked_at(made):
-            self._look_at(made)
-        self._lie(made)
+        if _is_inspected(made):
+            self._record_maker(made)
+        self._record_layout(made)
         return v
 
     def _emit(self, v: int) -> None:
@@ -232,12 +232,12 @@ class Rewriter:
             for v in step.outputs:
                 self._maker[v] = len(self.steps)
         self.steps.append(step)
-        if not step.after and _looked_at(step):
-            self._look_at(step)
-        self._lie(step)
+        if not step.after and _is_inspected(step):
+            self._record_maker(step)
+        self._record_layout(step)
 
-    def _lie(self, step: Step) -> None:
-        """Note where results may not be contiguous: views and calls may give such, all others lay them out anew."""
+    def _record_layout(self, step: Step) -> None:
+        """Record results that may not be contiguous: those of views and calls. Other steps allocate their results."""
         definition = OPS[step.type]
         if definition.view is not None:
             keeps = definition.view in (View.SAME, View.FLAT) and self.maybe_strided.isdisjoint(step.inputs)
@@ -248,7 +248,7 @@ class Rewriter:
         if not keeps:
             self.maybe_strided.update(step.outputs)
 
-    def _look_at(self, step: Step) -> None:
+    def _record_maker(self, step: Step) -> None:
         if step.type == "Const":
             self.known[step.outputs[0]] = step.attrs["value"]
             return
@@ -258,19 +258,19 @@ class Rewriter:
             self.known[step.outputs[0]] = filled(step, step.attrs["shape"])
 
 
-def _looked_at(step: Step) -> bool:
-    """Whether rules look through it."""
+def _is_inspected(step: Step) -> bool:
+    """Whether rules inspect steps of this type."""
     definition = OPS[step.type]
     return definition.kind is Kind.SOURCE or definition.view is not None or step.type == "Neg"
 
 
 def moved(step: Step, inputs: tuple[int, ...], after: tuple[int, ...]) -> Step:
-    """The same step at another place. (`dataclasses.replace` takes several times as long.)"""
+    """The step with new inputs and waits. (`dataclasses.replace` is several times slower.)"""
     return Step(step.type, inputs, step.outputs, step.attrs, after, step.source, step.name, step.device, step.body)
 
 
 def filled(step: Step, shape: tuple[int, ...]) -> Array:
-    """The array that a Fill makes, or one of its numbers."""
+    """The array that a Fill makes, in this shape."""
     return np.full(shape, step.attrs["value"], step.attrs["dtype"])
 
 
@@ -278,11 +278,11 @@ def _foldable(step: Step, types: Sequence[Spec]) -> bool:
     definition = OPS[step.type]
     if definition.stateful or definition.at_run or definition.kernel is not None:
         return False
-    if definition.types_only or step.type == "BroadcastTo":  # a number that repeats is better kept than the array
+    if definition.types_only or step.type == "BroadcastTo":  # keep a broadcast number instead of the full array
         return False
     read, made = _bytes(types, step.inputs), _bytes(types, step.outputs)
-    lays_out = definition.kind is Kind.LAYOUT or step.type == "Cast"
-    return read + made <= FOLDED_BYTES or (lays_out and made <= read)
+    changes_layout = definition.kind is Kind.LAYOUT or step.type == "Cast"
+    return read + made <= FOLDED_BYTES or (changes_layout and made <= read)
 
 
 def _bytes(types: Sequence[Spec], values: Sequence[int]) -> int:
@@ -290,7 +290,7 @@ def _bytes(types: Sequence[Spec], values: Sequence[int]) -> int:
 
 
 def live(steps: Sequence[Step], before: Program, after: Program) -> tuple[Step, ...]:
-    """Without the steps that nothing needs any more. What nothing read before runs for its own sake, and stays."""
+    """Remove dead steps. Steps with results that were never read run for side effects, and are kept."""
     used = _used(before) + b"\1" * (len(after.types) - len(before.types))
     live, waited = bytearray(len(used)), set[int]()
     for v in after.wanted:
@@ -308,7 +308,7 @@ def live(steps: Sequence[Step], before: Program, after: Program) -> tuple[Step, 
 
 
 def _used(program: Program) -> bytearray:
-    """For each value, whether anything reads or wants it."""
+    """For each value, whether a step reads it or it is an output."""
     used = bytearray(len(program.types))
     for step in program.steps:
         for v in step.inputs:
@@ -319,7 +319,7 @@ def _used(program: Program) -> bytearray:
 
 
 def taken(steps: Sequence[Step], kept: Sequence[int], waits: bool = True) -> tuple[Step, ...]:
-    """Some of the steps, waiting for each other by their new places."""
+    """The steps at these indices, with `after` renumbered."""
     if len(kept) == len(steps):
         return tuple(steps)
     if not waits:

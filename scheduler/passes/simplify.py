@@ -1,4 +1,4 @@
-"""Simplifying: the rules of `aliases`, `algebra` and `constants`, in one walk over the steps."""
+"""Simplification: the rules of `aliases`, `algebra` and `constants` in one pass over the steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from distgrad.scheduler.program import Program
 
 
 def simplify(program: Program, evaluate: Evaluate) -> Program:
-    """Drop steps that only pass a value on, let steps absorb each other, and compute what depends on constants alone.
+    """Remove steps that return their input, apply algebraic rules, and fold constants.
 
-    What waits for a step that goes waits for the one that made the value. A step that itself waits for others stays: it
-    is a barrier. `evaluate(step, arrays, specs)` gives the results of a step as a run would. It is not asked for a
-    user's own ops, nor for what reads or makes more bytes than `FOLDED_BYTES`; where it raises, the step stays.
+    Steps that wait for a removed step wait for the maker of its value instead. Steps that wait for others are barriers
+    and are kept. `evaluate(step, arrays, specs)` returns the results of a step as a run would. It is not called for
+    user-defined ops, nor for steps that read and make more than `FOLDED_BYTES`; if it raises, the step is kept.
     """
     return Rewriter(program, (ALIASES, ALGEBRA, CONSTANTS), evaluate).run()

@@ -1,4 +1,4 @@
-"""Sums of many terms: of slices in one buffer, and of large terms as trees."""
+"""Sums of many terms: slices are added into one buffer, and large sums become trees."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from distgrad.scheduler.passes.rewrite import moved, taken
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import Shape, Spec, size_of
 
-#: A sum whose terms have fewer bytes than this stays one step: adding them takes no longer than starting a step.
+#: Minimum bytes per term of a sum that is split: adding smaller terms takes no longer than starting a step.
 LARGE_SUM = 1 << 16
-#: Unless it has more terms than this: they may come from as many tasks, and a task does not read from hundreds.
+#: Sums with more terms than this are always split, because no task should read from hundreds of others.
 MANY_TERMS = 32
 
 
@@ -20,10 +20,10 @@ MANY_TERMS = 32
 
 
 def slice_sums(program: Program) -> Program:
-    """Add slices into one buffer, instead of arrays of the full size that are zero but for a slice.
+    """Add slices into one buffer, instead of adding full arrays that are zero outside a slice.
 
-    The gradient of `a[i]` is such an array; a loop over the rows of a makes as many of them as there are rows. Slices
-    that lie side by side and fill everything are put together without adding.
+    The gradient of `a[i]` is such an array, and a loop over the rows of `a` makes one per row. Slices that tile the
+    whole array are concatenated without adding.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower
@@ -52,7 +52,7 @@ def slice_sums(program: Program) -> Program:
 
 
 def _keep_read_once(parts: dict[int, Step], program: Program) -> None:
-    """Leave the parts that one step reads once, and nobody fetches or waits for."""
+    """Keep only the parts that are read once, and are neither outputs nor waited for."""
     read: set[int] = set()
     for step in program.steps:
         for v in step.inputs:
@@ -81,8 +81,8 @@ def _slice_sum(step: Step, parts: Mapping[int, Step], types: Sequence[Spec]) -> 
 
 
 def _tiles(indexes: Sequence[Any], shape: Shape) -> tuple[str, int, list[int]] | None:
-    """How the slices lie side by side along one axis and fill everything, if they do: then nothing need be added, and a
-    -0.0 in a slice stays one. As items of the axis (Stack) or as pieces of it (Concat); and the order of the terms."""
+    """How the slices tile the whole array along one axis, if they do: then nothing is added, and -0.0 in a slice is
+    preserved. Returns Stack (items of the axis) or Concat (ranges of it), the axis, and the order of the terms."""
     if any(index is None or len(index) != len(shape) for index in indexes):
         return None
     cut = [axis for axis, n in enumerate(shape) if any(index[axis] != (0, n, 1) for index in indexes)]
@@ -106,11 +106,11 @@ def _tiles(indexes: Sequence[Any], shape: Shape) -> tuple[str, int, list[int]] |
 
 
 def trees(program: Program, fan_in: int = 4) -> Program:
-    """Cut sums of many or of large terms into trees of sums of at most `fan_in` terms.
+    """Split sums of many or large terms into trees of sums of at most `fan_in` terms.
 
-    The shape of a tree follows from the order of the terms alone: neighbours are added first, then neighbouring sums.
-    A part of it stands where its last term is made, so that terms need not be held until all of them are there.
-    This is the one pass that changes the order of additions.
+    The shape of a tree depends only on the order of the terms: neighbours are added first, then neighbouring sums. Each
+    partial sum is placed right after its last term, so that terms are released early. This is the only pass that
+    changes the order of additions.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower
@@ -147,7 +147,7 @@ def _is_large(step: Step, types: Sequence[Spec], fan_in: int) -> bool:
 def _level(
     step: Step, terms: Sequence[tuple[int, int]], fan_in: int, types: list[Spec], early: dict[int, list[Step]]
 ) -> list[tuple[int, int]]:
-    """One level of a tree: sums of neighbours, each with the place after which it stands."""
+    """One level of a tree: sums of neighbours, each with the index of the step it follows."""
     made: list[tuple[int, int]] = []
     for start in range(0, len(terms), fan_in):
         group = terms[start : start + fan_in]
@@ -164,7 +164,7 @@ def _level(
 
 
 def inserted(steps: Sequence[Step], early: Mapping[int, Sequence[Step]]) -> tuple[Step, ...]:
-    """The steps with others put in, each list behind the step at its place."""
+    """The steps with others inserted, each list after the step at its index."""
     made = list(early.get(-1, ()))
     place = []
     for i, step in enumerate(steps):

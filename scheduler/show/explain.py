@@ -29,7 +29,8 @@ MAX_NAMED_OPS = 3
 
 def explain(plan: Plan, top: int = 10) -> str:
     """Totals, predictions, what dominates, tasks, steps, bundles, barriers, memory."""
-    costs = costs_inside(plan.program, plan.cluster, needs_of(plan.program, plan.cluster, plan.options))
+    needs = needs_of(plan.program, plan.cluster, plan.options, plan.executions)
+    costs = costs_inside(plan.program, plan.cluster, needs)
     seconds = [sum([cost for _, cost in inside]) for inside in costs]
     parts = [_totals(plan), _dominates(costs), _tasks(plan, costs, top), _steps(plan, seconds, top)]
     parts += [_bundles(plan, top), _barriers(plan, top), _memory(plan)]

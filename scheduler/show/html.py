@@ -40,7 +40,7 @@ def _predictions(plan: Plan) -> str:
 
 
 def _tasks(plan: Plan) -> str:
-    needs = needs_of(plan.program, plan.cluster, plan.options)
+    needs = needs_of(plan.program, plan.cluster, plan.options, plan.executions)
     costs = costs_inside(plan.program, plan.cluster, needs)
     order = sorted(range(len(plan.tasks)), key=lambda k: (-plan.tasks[k].seconds, k))[:TOP]
     rows = [_task(plan, k, costs) for k in sorted(order)]
