@@ -10,6 +10,7 @@ run, just before each workload. The exit code is 1 where a bar is missed.
     make bench-step ARGS="--only mlp,gpt --frameworks distgrad,torch,tf --rounds 25"
     make bench-step ARGS="--gemms --json step.json"
     python benchmarks/step.py --python torch=/opt/torch/bin/python --frameworks distgrad,torch
+    python benchmarks/step.py --frameworks distgrad --other ../before     two checkouts; "difference" 0 is the same bits
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ def take_turns(rows: dict[str, bars.Row], clients: dict[str, Client], first: int
 
 
 def start(name: str, args: argparse.Namespace, folder: Path) -> Client:
-    framework = FRAMEWORKS[name]
-    return Client(framework, args.python[framework.environment], args.threads, folder / f"{name}.log")
+    framework, root = FRAMEWORKS[name], Path(args.other) if name == "other" else ROOT
+    return Client(framework, args.python[framework.environment], args.threads, folder / f"{name}.log", root)
 
 
 def compare(rows: dict[str, bars.Row], folder: Path) -> None:
@@ -148,7 +149,9 @@ def progress(text: str) -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=_names(inputs.MAKERS), default=list(inputs.MAKERS), help="workloads, by comma")
-    parser.add_argument("--frameworks", type=_names(FRAMEWORKS), default=list(FRAMEWORKS), help="rows, by comma")
+    peers = [name for name in FRAMEWORKS if name != "other"]
+    parser.add_argument("--frameworks", type=_names(peers), default=peers, help="rows, by comma")
+    parser.add_argument("--other", metavar="CHECKOUT", help="another checkout of distgrad, with a .venv of its own")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2, help="of every framework")
     parser.add_argument("--python", action="append", type=_python, default=[], metavar="ENVIRONMENT=PATH",
@@ -159,6 +162,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--variant", default="", help=argparse.SUPPRESS)
     args = parser.parse_args()
     args.python = PYTHONS | dict(args.python)
+    if args.other:
+        args.frameworks.append("other")
+        args.python["other"] = str(Path(args.other).resolve() / ".venv/bin/python")
     return args
 
 

@@ -34,6 +34,7 @@ FRAMEWORKS = {
     "torch-compile": Framework("torch.compile", "torch", "in_torch", "compile"),
     "tf": Framework("TensorFlow tf.function", "tensorflow", "in_tensorflow"),
     "tf-xla": Framework("TensorFlow XLA", "tensorflow", "in_tensorflow", "xla"),
+    "other": Framework("distgrad of another checkout", "other", "in_distgrad"),
 }
 PYTHONS = {
     "distgrad": sys.executable,
@@ -48,10 +49,10 @@ class NotAvailable(Exception):
 class Client:
     """A server process. `with` ends it."""
 
-    def __init__(self, framework: Framework, python: str, threads: int, log: Path):
+    def __init__(self, framework: Framework, python: str, threads: int, log: Path, root: Path = ROOT):
         self.title, self.log = framework.title, log
         self.gone = f"{python} ended"
-        command = [python, str(ROOT / "benchmarks/step.py"), "--serve", framework.module]
+        command = [python, str(root / "benchmarks/step.py"), "--serve", framework.module]
         command += ["--variant", framework.variant, "--threads", str(threads)]
         with log.open("w") as errors:
             try:
