@@ -18,7 +18,7 @@ from distgrad.scheduler.partition.simulate import Timeline, held, replay
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.program import CALL, Inner, Step
 from distgrad.scheduler.reports import OpTime, Report, op_text
-from distgrad.scheduler.show.explain import decides, ops_text, summed
+from distgrad.scheduler.show.explain import bottleneck, ops_text, summed
 
 #: Version of the document format; readers reject other versions.
 FORMAT = 1
@@ -75,7 +75,7 @@ class _Described:
             "steps": len(plan.program.steps),
             "budget": plan.options.memory or min([worker.memory for worker in plan.cluster.workers]),
             "predictions": asdict(plan.predictions),
-            "decides": decides(plan),
+            "decides": bottleneck(plan),
             "tasks": [self._task(k) for k in range(len(plan.tasks))],
             "bundles": [
                 {

@@ -16,6 +16,7 @@ from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
 from distgrad.scheduler.program import Program, lower
 from distgrad.workers import blas, reference
+from distgrad.workers.backends import BACKENDS
 from distgrad.workers.blocked.into import into_of
 from distgrad.workers.kernels.sharing import in_turn, shared
 
@@ -49,7 +50,7 @@ def tiny_stretches(elements: int = 12) -> Iterator[None]:
 
 def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor], backend: str = "numpy") -> Program:
     """The program that a session runs, before steps are fused."""
-    return improve(lower(fetches, feeds), Context(evaluate, backend=backend), UNFUSED)
+    return improve(lower(fetches, feeds), Context(evaluate, execution=BACKENDS[backend].execution), UNFUSED)
 
 
 def fused(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:

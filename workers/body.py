@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,9 @@ from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.program import Step
 from distgrad.workers import reference
 from distgrad.workers.backends import Backend
+from distgrad.workers.backends.eager import Eager
 from distgrad.workers.calls import StepFailed
-from distgrad.workers.numpy_engine.tape import Tape
 from distgrad.workers.task_monitor import Stopped, TaskMonitor
-from distgrad.workers.thread_pool import thread_pool
-from distgrad.workers.torch_engine.eager import Eager
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,11 +34,7 @@ class Compiled:
     def __init__(self, body: Body, backend: Backend):
         steps, types = expanded(body.steps, body.types)
         self._steps, self._types, self._reads = steps, types, body.reads
-        self._run: Tape | Eager
-        if backend.name == "numpy":
-            self._run = Tape(steps, types, body.reads, body.gives, thread_pool(body.cpus))
-        else:
-            self._run = Eager(steps, types, body.reads, body.gives, backend)
+        self._run = backend.compile(replace(body, steps=tuple(steps), types=tuple(types)), backend)
 
     @property
     def calls(self) -> int:

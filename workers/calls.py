@@ -11,8 +11,8 @@ import numpy as np
 from distgrad.registry import OPS
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
-from distgrad.workers import reference
 from distgrad.workers.kernels import KERNELS
+from distgrad.workers.kernels.user_ops import run_user_op
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -59,12 +59,12 @@ class Kernel:
     """Calls a kernel that makes its own results; they are contiguous, and no views of what it was given."""
 
     def __init__(self, step: Step, specs: Sequence[Spec]):
-        self._op, self._attrs, self._specs = OPS[step.type], step.attrs, specs  # a user may define the op anew
+        self._op, self._attrs, self._specs = OPS[step.type], step.attrs, specs  # a user may redefine the op later
         self._run = partial(KERNELS[step.type], np, **step.attrs) if self._op.kernel is None else self._user_op
 
     def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
         """Copies: a kernel may give an array that it keeps."""
-        return tuple([x.copy() for x in reference.apply(self._op, inputs, self._attrs, self._specs)])
+        return tuple([x.copy() for x in run_user_op(self._op, inputs, self._attrs, self._specs)])
 
     def __call__(self, *inputs: Array) -> Any:
         made = self._run(*inputs)

@@ -14,14 +14,14 @@ import sys
 from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import metadata
-from typing import Any
 
 import numpy as np
 
 from distgrad.workers import blas, cpus, node_report, probes
+from distgrad.workers.backends import package_versions
 
 #: What must be installed alike; all else depends on the machine and on how the process was started.
-VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "ml_dtypes", "torch")
+VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "ml_dtypes")
 #: What a process without a package has for its version.
 ABSENT = "not installed"
 
@@ -52,11 +52,12 @@ class Fingerprint:
 
     @property
     def versions(self) -> tuple[tuple[str, str], ...]:
-        return tuple([(name, value) for name, value in self.fields if name in VERSIONS])
+        installed = {*VERSIONS, *package_versions()}
+        return tuple([(name, value) for name, value in self.fields if name in installed])
 
     def with_extras(self, extras: tuple[str, ...]) -> Fingerprint:
         """The same, with this process's versions of more packages."""
-        return Fingerprint((*self.fields, *[(name, EXTRAS[name]()) for name in extras]))
+        return Fingerprint((*self.fields, *[(name, _extra_version(name)) for name in extras]))
 
 
 @cache
@@ -112,18 +113,14 @@ def _version(package: str) -> str:
         return ABSENT
 
 
-def _torch() -> str:
-    """Its version, and what it computes with on CPUs, which its own variable can change."""
-    try:
-        import torch
-    except ModuleNotFoundError:
-        return ABSENT
-    capability: Any = torch.backends.cpu.get_cpu_capability()
-    return f"{torch.__version__}, {capability}"
+def _extra_version(package: str) -> str:
+    version = package_versions().get(package)
+    return _version(package) if version is None else version()
 
 
-#: Packages that some plans use and others do not.
-EXTRAS = {"ml_dtypes": lambda: _version("ml_dtypes"), "torch": _torch}
+def is_extra(name: str) -> bool:
+    """Whether this field is the version of a package that only some plans use."""
+    return name == "ml_dtypes" or name in package_versions()
 
 
 def flushes() -> bool:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.graph import outside
-from distgrad.registry import OPS, OpDef, view_of
+from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.outlined_calls import expanded
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import blas
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.sharing import in_turn, shared
+from distgrad.workers.kernels.user_ops import checked_results, run_user_op
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -87,29 +87,9 @@ def place(step: Step) -> str:
 def apply(
     definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any], specs: Sequence[tuple[Shape, DType]]
 ) -> list[Array]:
-    """One op on arrays. A user's own kernel takes the arrays alone, a built-in one the array namespace too."""
+    """One op on arrays. A user's kernel takes the arrays alone, a built-in one the array namespace as well."""
+    if definition.kernel is not None:
+        return run_user_op(definition, inputs, attrs, specs)
     with np.errstate(all="ignore"):
-        if definition.kernel is not None:
-            with outside():  # a kernel computes, also while somebody builds a graph
-                made = definition.kernel(*[_read_only(x) for x in inputs], **attrs)
-        else:
-            made = KERNELS[definition.type](np, *inputs, **attrs)
-    outputs = [_laid_out(definition.type, x) for x in (made if isinstance(made, tuple | list) else (made,))]
-    if [(x.shape, x.dtype) for x in outputs] != list(specs):
-        got = ", ".join(str(Spec(x.shape, x.dtype)) for x in outputs)
-        want = ", ".join(str(Spec(*spec)) for spec in specs)
-        raise TypeError(f"the kernel of {definition.type} made ({got}) where its shape rule says ({want})")
-    return outputs
-
-
-def _laid_out(op_type: str, x: Any) -> Array:
-    """Results lie in memory row by row, as every executor lays them out: the order of a later sum depends on it. Views
-    keep their order: a product with a transposed matrix is that of BLAS with its flag."""
-    return np.asarray(x) if view_of(op_type) else np.asarray(x, order="C")
-
-
-def _read_only(x: Array) -> Array:
-    """A user's kernel that writes into its input would change what other ops read: NumPy refuses, and says so."""
-    view = x.view()
-    view.flags.writeable = False
-    return view
+        made = KERNELS[definition.type](np, *inputs, **attrs)
+    return checked_results(definition.type, made, specs)

@@ -1,7 +1,7 @@
-"""Planner: from what a session is asked to run to an engine that runs it; equal programs are planned once.
+"""Planner: turns the fetches of a session into an engine that computes them; equal programs are planned once.
 
-All that plans and runs comes together here, and only here: a session imports this module when it first needs it. It
-hands kernels to the scheduler, which knows none: constants are folded with the kernels that the local engine runs.
+This is the only module that connects the scheduler with the engines; a session imports it when it first runs something.
+It passes kernels to the scheduler, which has none: constants are folded with the kernels of the local engine.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from distgrad.report.recording import Recording, target
 from distgrad.run.options import SessionOptions
 from distgrad.scheduler.cluster import Cluster, load_cluster, local_cluster, usable_cpus
 from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
+from distgrad.scheduler.execution import Executions
 from distgrad.scheduler.outlined_calls import has_outlined_calls
 from distgrad.scheduler.partition.partition import partition
 from distgrad.scheduler.passes.calls import expanded_program
@@ -31,7 +32,7 @@ from distgrad.scheduler.plan import Options, Plan
 from distgrad.scheduler.program import Program, Step, lower
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import numerics
-from distgrad.workers.backends import Backend, backend
+from distgrad.workers.backends import Backend, backend, gpu_backend
 from distgrad.workers.fingerprint import fingerprint
 from distgrad.workers.importing import explain_import
 from distgrad.workers.local.engine import Engine, Settings
@@ -43,10 +44,10 @@ if TYPE_CHECKING:
     from distgrad.workers.on_ray.link import Link
     from distgrad.workers.on_ray.settings import RaySettings
 
-#: Plans that are kept for programs that come again: a function that is traced anew, say.
+#: Maximum number of cached plans, for programs that are built again, such as a function that is traced again.
 KEPT = 256
-#: Not those of programs with larger constants, which would outlive their functions; nor of programs with attributes
-#: that cannot be compared, as a function that a user gives to his own op.
+#: Plans of programs with more bytes of constants are not cached, since the constants would outlive their functions; nor
+#: are plans of programs with attributes that cannot be compared, such as a function passed to a user-defined op.
 KEPT_BYTES = 1 << 20
 
 _LOCK = threading.Lock()
@@ -55,21 +56,22 @@ _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 @dataclass(frozen=True, eq=False)
 class Planner:
-    """What plans are made for, and how they run. Equal ones are one object, which graphs keep what is ready under."""
+    """The cluster and options to plan for, and the settings to run with. Local planners are interned, because graphs
+    cache engines per planner."""
 
     cluster: Cluster
     options: Options
     settings: Settings
-    #: The connection to Ray, where plans run there.
+    #: The connection to Ray, if plans run there.
     link: Link | None = None
     on_ray: RaySettings | None = None
-    #: What is kept of runs, where they are recorded.
+    #: The recording of runs, if the session records them.
     recording: Recording | None = None
 
     def engine(
         self, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
     ) -> Engine | RayEngine:
-        """What computes these tensors, given values for `feeds`."""
+        """The engine that computes these tensors from values for `feeds`."""
         name = _name([*[t.op for t in tensors], *effects])
         work = progress.begin("planning", name, session_mode=self.settings.progress)
         try:
@@ -85,7 +87,7 @@ class Planner:
     def compute(
         self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
     ) -> list[Any]:
-        """One op at once."""
+        """Compute one op immediately."""
         made = compute(definition, inputs, attrs, specs)
         if self.settings.check_numerics:
             numerics.check_op(definition.type, made, inputs, attrs)
@@ -108,9 +110,8 @@ class Planner:
         return plan
 
     def _improved(self, program: Program) -> Program:
-        """What the passes make of it; by a worker where this process would fold constants to other bits than workers
-        compute."""
-        context = Context(evaluate, self.options.fan_in, self.settings.backend.name)
+        """The program after all passes. They run on a worker if this process would fold constants to different bits."""
+        context = Context(evaluate, self.options.fan_in, self.settings.backend.execution)
         if self.link is None or self.link.bits.folds:
             return improve(program, context)
         from distgrad.workers.on_ray.remote_passes import run_on_worker
@@ -120,26 +121,33 @@ class Planner:
 
     @cached_property
     def _fingerprint(self) -> tuple[tuple[str, str], ...]:
-        """What the bits of all plans depend on: of the workers, or of this process; nothing where any will do."""
+        """Everything that the bits of results depend on, of the workers or of this process; empty with bits="any"."""
         if self.link is None:
-            return fingerprint(extras(self.settings.backend)).fields
+            return fingerprint(tuple(self.settings.backend.packages)).fields
         expected = self.link.bits.expected
-        return () if expected is None else expected.with_extras(extras(self.settings.backend)).fields
+        return () if expected is None else expected.with_extras(tuple(self.settings.backend.packages)).fields
+
+    @cached_property
+    def _executions(self) -> Executions:
+        """How tasks run on the session's backend, and on the backend of its GPU tasks."""
+        backend = self.settings.backend
+        return Executions(backend.execution, gpu_backend(backend.name).execution)
 
     def _cut(self, program: Program) -> Plan:
         return replace(self._partition(program), backend=self.settings.backend.name, fingerprint=self._fingerprint)
 
     def _partition(self, program: Program) -> Plan:
         try:
-            return partition(program, self.cluster, self.options)
+            return partition(program, self.cluster, self.options, self._executions)
         except BudgetError:
             if not has_outlined_calls(program):
                 raise
-        return partition(expanded_program(program), self.cluster, self.options)  # whose calls can be cut
+        flat = expanded_program(program)  # its calls can be split among tasks
+        return partition(flat, self.cluster, self.options, self._executions)
 
 
 def _name(ops: Sequence[Operation]) -> str:
-    """What a run is called: as its function, or as what is fetched of a graph that was built by hand."""
+    """The name of a run: that of its function or, for a graph built by hand, of the first fetch."""
     if not ops:
         return "nothing"
     graph = ops[0].graph
@@ -150,7 +158,7 @@ _interned = lru_cache(maxsize=KEPT)(Planner)
 
 
 def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
-    """The results of a step. What makes NaN or Inf of finite numbers is left to the run, which can tell where it is."""
+    """The results of a step. Raises if it makes NaN or Inf from finite numbers: the run can report where."""
     made = compute(OPS[step.type], arrays, step.attrs, specs)
     numerics.check_op(step.type, made, arrays, step.attrs)
     return made
@@ -160,14 +168,14 @@ def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[A
 
 
 def planner(options: SessionOptions) -> Planner:
-    """The planner of a session; ValueError for options that cannot be together, or here."""
+    """The planner of a session. Raises ValueError for options that contradict each other or do not work here."""
     return _ray_planner(options) if options.engine == "ray" else _local_planner(options)
 
 
 def _local_planner(options: SessionOptions) -> Planner:
-    threads = options.threads or usable_cpus()
-    cluster = _cluster(options) or local_cluster(threads, None, calibrate.machine(threads))
-    settings = _made(Settings, options, backend=_backend(options.backend), threads=threads)
+    threads, backend = options.threads or usable_cpus(), _backend(options.backend)
+    cluster = _cluster(options) or local_cluster(threads, None, backend.rates(calibrate.machine(threads)))
+    settings = _made(Settings, options, backend=backend, threads=threads)
     asked, recording = _fitting(_made(Options, options), cluster), _recording(options)
     if recording is None:
         return _interned(cluster, asked, settings)
@@ -175,7 +183,7 @@ def _local_planner(options: SessionOptions) -> Planner:
 
 
 def _ray_planner(options: SessionOptions) -> Planner:
-    """A planner of its own for each session: it goes with its connection."""
+    """A new planner for each session, because it holds the connection."""
     from distgrad.workers.on_ray.settings import RaySettings
 
     cpus, backend = options.cpus_per_task or 1, _backend(options.backend)
@@ -184,8 +192,8 @@ def _ray_planner(options: SessionOptions) -> Planner:
     on_ray = _made(RaySettings, options, record=recording and recording.add)
     link = _link(options, cpus)
     try:
-        link.agree(extras(backend), options.bits == "any")
-        cluster = cluster or link.cluster(options.workers, cpus, asked.memory, calibrate.machine(cpus))
+        link.agree(tuple(backend.packages), options.bits == "any")
+        cluster = cluster or link.cluster(options.workers, cpus, asked.memory, backend.rates(calibrate.machine(cpus)))
         asked = replace(_fitting(asked, cluster), cpus_per_task=cpus)
         return Planner(cluster, asked, settings, link, on_ray, recording)
     except BaseException:
@@ -197,15 +205,10 @@ _Made = TypeVar("_Made", Options, Settings, "RaySettings")
 
 
 def _made(what: type[_Made], options: SessionOptions, **more: Any) -> _Made:
-    """Settings from the options of the same names that were given, and from `more`."""
+    """Settings of type `what` from the options with the same names that are set, and from `more`."""
     names = {each.name for each in fields(what)}
     given = {name: value for name, value in vars(options).items() if name in names and value is not None}
     return what(**given | more)
-
-
-def extras(backend: Backend) -> tuple[str, ...]:
-    """The packages that all plans of a session use, beside those of every session."""
-    return ("torch",) if backend.name == "torch" else ()
 
 
 def _recording(options: SessionOptions) -> Recording | None:
@@ -221,7 +224,7 @@ def _link(options: SessionOptions, cpus: int) -> Link:
     from distgrad.workers.on_ray.connect.waits import finished
 
     try:
-        finished(partial(import_module, "distgrad.workers.on_ray.link"))  # half of Ray could not be imported again
+        finished(partial(import_module, "distgrad.workers.on_ray.link"))  # a half-imported Ray cannot be imported again
         from distgrad.workers.on_ray.link import Link
     except Exception as e:  # a broken install raises all kinds
         raise ImportError(f"Session: {explain_import(e)}") from e
@@ -236,7 +239,7 @@ def _cluster(options: SessionOptions) -> Cluster | None:
 
 
 def _fitting(asked: Options, cluster: Cluster) -> Options:
-    """The same; ValueError where no worker has so many cpus."""
+    """The same options. Raises ValueError if no worker has that many CPUs per task."""
     most = max(worker.cpus for worker in cluster.workers)
     if asked.cpus_per_task is not None and asked.cpus_per_task > most:
         whose = "the session" if cluster.name == "local" else f"the largest worker of cluster {cluster.name!r}"

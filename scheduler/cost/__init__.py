@@ -1,1 +1,1 @@
-"""What steps cost: work, rates of machines, and memory."""
+"""The cost model: work of steps, rates of machines, and memory."""

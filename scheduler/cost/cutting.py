@@ -1,7 +1,7 @@
-"""Cutting: into how many blocks the NumPy engine cuts a step, and in how many bytes each thread works on one of them.
+"""Blocking: into how many blocks the NumPy engine splits a step, and the scratch bytes of each thread.
 
-Time and memory are both predicted from this. Groups are run as they are cut here; for products and convolutions the
-engine has the same figures, and a test keeps them equal.
+Time and memory are both predicted from this. Groups run in exactly these blocks; for products and convolutions the
+engine has its own copy of the figures, and a test keeps them equal.
 """
 
 from __future__ import annotations
@@ -14,31 +14,30 @@ from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.program import Step
 from distgrad.types import Shape, Spec
 
-#: So many elements of its space a block of a group has, where its rows are not longer. Fewer would stay in a nearer
-#: cache, but two threads hand the interpreter's lock to each other after every call, and that takes as long as a call
-#: on a short block.
+#: Target elements per block; one row if rows are longer. Smaller blocks would stay in a faster cache, but threads hand
+#: over the interpreter lock after every call, which takes as long as a call on a small block.
 BLOCK = 192 << 10
-#: A group of so many elements with sums over its rows has at least so many blocks: threads may each take some of the
-#: rows through many steps, and sums are made of whole blocks.
+#: From this many elements on, a group with sums over its rows has at least this many blocks, so that threads can take
+#: some of the rows through many steps; sums are made of whole blocks.
 FOLDED, FEWEST = 128 << 10, 4
-#: A group with fewer elements, counted once per step, runs on one thread: to wake up others costs more than they do.
+#: Minimum elements times steps of a group that threads share: below it, waking threads costs more than it saves.
 ALONE = 1 << 20
-#: Whole arrays are added up in rows of so many elements.
+#: Elements per row when whole arrays are summed.
 ROW = 1024
-#: Blocks are made of whole such rows if they have at least so many of them.
+#: Minimum number of such rows at which blocks are made of whole rows.
 EVEN = 32
-#: A matrix product is cut into pieces for all threads where two halves have at least this many flops each.
+#: Minimum flops of each half of a matrix product that is split across threads.
 PIECE_FLOPS = 4 << 20
-#: What a block of a convolution works in, and from how much work on there are at least two blocks.
+#: Scratch bytes of one block of a convolution, and scratch bytes from which there are at least two blocks.
 WINDOW_BYTES = 10 << 20
 WINDOWS_ALONE = 1 << 19
-#: At most so many sums of a convolution's gradient grow side by side, in at most so many bytes unless two are more.
+#: Maximum number of partial sums of a convolution's gradient, and their maximum bytes unless two are larger.
 LANES = 8
 SUMS_BYTES = 32 << 20
 
 
 class Cut(NamedTuple):
-    """So many blocks, so many rows of the space in each, and whether threads share them."""
+    """Number of blocks, rows of the space per block, and whether threads share the blocks."""
 
     blocks: int
     rows: int
@@ -46,8 +45,11 @@ class Cut(NamedTuple):
 
 
 def cut_group(step: Step) -> Cut:
-    """Decided by the step alone, because sums depend on it. An even number of blocks, where one is not enough, so that
-    two threads finish together; for sums over the rows a power of two, so that halves and quarters are whole blocks."""
+    """The blocks of a group. Depends on the step alone, because sums depend on it.
+
+    The count is even if above one, so that two threads finish together. For sums over rows it is a power of two, so that
+    halves and quarters are whole blocks.
+    """
     space: Shape = step.attrs["space"]
     elements, rows = math.prod(space), math.prod(space[: step.attrs["split"]])
     count = -(-elements // BLOCK)
@@ -65,8 +67,7 @@ def _folds(step: Step) -> bool:
 
 
 def _even(height: int, row: int) -> int:
-    """A few rows more, where that is little: then blocks begin where lines of the cache do, and sums of a whole block
-    have nothing left over."""
+    """Round up the rows per block if that adds little, so that blocks start at cache lines without remainders."""
     step = ROW // math.gcd(ROW, row)
     return -(-height // step) * step if height >= EVEN * step else height
 
@@ -75,7 +76,7 @@ def _even(height: int, row: int) -> int:
 
 
 class Convolution(NamedTuple):
-    """A convolution or a gradient of one: `out` is the result of the correlation that it is computed as."""
+    """A convolution or its gradient, computed as a correlation with a result of size `out`."""
 
     images: int
     out: tuple[int, int]
@@ -84,19 +85,19 @@ class Convolution(NamedTuple):
     taps: int
     stride: int
     itemsize: int
-    #: Whether products are saved (Winograd), the result is a sum over blocks, or windows add to the image.
+    #: Whether it uses Winograd tiles, its result is a sum over blocks, or windows are added to the image.
     saves: bool
     sums: bool
     spreads: bool
 
     @property
     def tiles(self) -> int:
-        """Of 2 x 2 results, in one image."""
+        """Number of tiles of 2 x 2 results in one image."""
         return -(-self.out[0] // 2) * -(-self.out[1] // 2)
 
     @property
     def nbytes(self) -> int:
-        """What all blocks together work in."""
+        """Scratch bytes of all blocks together."""
         if self.saves:
             return 2 * 16 * self.images * self.tiles * max(self.channels, self.made) * self.itemsize
         if self.spreads:
@@ -107,7 +108,7 @@ class Convolution(NamedTuple):
 
     @property
     def sum_bytes(self) -> int:
-        """Of one term of the sum, where there is one."""
+        """Bytes of one partial sum; 0 if the result is not a sum."""
         taps = 16 if self.saves else self.taps
         return taps * self.channels * self.made * self.itemsize if self.sums else 0
 
@@ -119,12 +120,12 @@ class Convolution(NamedTuple):
 
     @property
     def lanes(self) -> int:
-        """Sums that grow side by side."""
+        """Number of partial sums that are accumulated concurrently."""
         return min(self.blocks, LANES, max(SUMS_BYTES // self.sum_bytes, 2)) if self.sum_bytes else 0
 
 
 def convolution(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec], attrs: Mapping[str, Any]) -> Convolution:
-    """Of an op of type Conv2D or one of its gradients."""
+    """The description of a Conv2D op or one of its gradients."""
     x, w, y = image_kernel_result(op_type, ins, outs)
     kh, kw, channels, made = w.shape
     strides, dilation = tuple(attrs["strides"]), tuple(attrs["dilation"])
@@ -142,13 +143,13 @@ def convolution(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec], attrs: 
 
 
 def image_kernel_result(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec]) -> tuple[Spec, Spec, Spec]:
-    """Where a convolution or its gradient has its image, kernel and result."""
+    """The types of image, kernel and result of a convolution or its gradient."""
     if op_type == "Conv2D":
         return ins[0], ins[1], outs[0]
     return (outs[0], ins[0], ins[1]) if op_type == "Conv2DBackpropInput" else (ins[0], outs[0], ins[1])
 
 
 def _pays(out: tuple[int, int], channels: int, made: int) -> bool:
-    """Whether fewer products make up for taking tiles apart and putting them together."""
+    """Whether the saved products outweigh the transforms of Winograd tiles."""
     tiles = -(-out[0] // 2) * -(-out[1] // 2)
     return (9 * math.prod(out) - 16 * tiles) * channels * made > 4 * tiles * (35 * channels + 75 * made)

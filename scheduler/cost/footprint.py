@@ -1,8 +1,8 @@
-"""Footprint: the bytes that a task takes on the NumPy engine, predicted before anything runs.
+"""The memory footprint of a task on the NumPy engine, predicted before anything runs.
 
-A task has one arena from its beginning to its end, for what stays inside of it; it has what leaves it, from when that
-is made; it has the results of kernels that make their own arrays, until their last use; and its threads have memory to
-work in, which they keep. Constants and what comes in are there already.
+It consists of one arena for intermediate values, for the whole task; results that leave the task, from when they are
+made; arrays that kernels allocate themselves, until their last use; and scratch memory that threads keep. Constants and
+inputs exist already.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ from distgrad.scheduler.passes.fuse import rows_of
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
 from distgrad.types import Spec
 
-#: Op types beside those of whole kinds that are computed into a place of the arena.
+#: Op types that are computed into the arena, in addition to whole kinds of ops.
 _PLACED = frozenset({
     FUSED, "Concat", "Fill", "LogSumExp", "MatMul", "Pad", "Reshape", "SoftmaxCrossEntropyWithLogits", "Stack",
     "StridedSliceGrad",
 })  # fmt: skip
-#: Memory of the size of their result, or of a block of it, that kernels work in: a letter for each piece. Pieces with
-#: the same letter are the same memory.
+#: Scratch buffers of kernels, one letter each, of the size of the result or of a block of it. Buffers with the same
+#: letter share memory.
 WORKS_IN = {
     "AddN": "a", "Elu": "am", "Gelu": "a", "GeluGrad": "abcd", "LayerNormGrad": "a", "LayerNormScale": "a",
     "LeakyRelu": "a", "LeakyReluGrad": "acm", "Log1p": "l", "LogSoftmax": "a", "LogSumExp": "a", "ReluGrad": "m",
     "Select": "c", "Sigmoid": "ab", "SoftmaxCrossEntropyWithLogits": "abm", "SoftmaxGrad": "a", "Softplus": "al",
     "SparseSoftmaxCrossEntropyWithLogits": "a",
 }  # fmt: skip
-#: Larger pieces are not kept by the thread that used them.
+#: Maximum bytes of a scratch buffer that a thread keeps; larger ones are freed after use.
 KEPT_BYTES = 4 << 20
-#: What one thread of BLAS packs matrices into, at most.
+#: Maximum bytes of the packing buffer of one BLAS thread.
 PACKED_BYTES = 640 << 10
-#: What is kept of a step when its task is compiled: code, views, bookkeeping.
+#: Bytes per compiled step: code, views, bookkeeping.
 STEP_BYTES = 7 << 8
 
 
 def is_placed(op_type: str) -> bool:
-    """Whether results of this type are computed into a place of the arena. All others, as those of a user's op, are
-    arrays of their own."""
+    """Whether results of this op type are computed into the arena. Others, such as those of user-defined ops, are
+    separate arrays."""
     definition = OPS.get(op_type)
     if definition is None or definition.kind is None:
         return op_type in _PLACED
@@ -53,7 +53,7 @@ def is_placed(op_type: str) -> bool:
 
 
 def is_in_place(step: Step, types: Sequence[Spec]) -> bool:
-    """Whether a step may be computed into the place of an input that has the type of its result."""
+    """Whether a step may overwrite an input that has the type of its result."""
     kind = kind_of(step.type)
     if kind is Kind.ROWWISE:
         return types[step.outputs[0]].shape == rows_of(step, types)
@@ -61,7 +61,7 @@ def is_in_place(step: Step, types: Sequence[Spec]) -> bool:
 
 
 class Footprint(NamedTuple):
-    """Bytes: of the arena; of all other arrays at their most; of what threads work in; of the compiled steps."""
+    """Bytes of the arena, of all other arrays at their peak, of scratch memory, and of the compiled steps."""
 
     arena: int
     arrays: int
@@ -81,7 +81,7 @@ def footprint(
     cpus: int = 1,
     execution: Execution = BLOCKED,
 ) -> Footprint:
-    """Of a task with these steps, which hands on `gives`; `nbytes` has the bytes of every value."""
+    """The footprint of a task with these steps and results `gives`; `nbytes` has the bytes of every value."""
     found = _in_arena(steps, types, nbytes, gives, cpus) if execution.has_arena else _live(steps, types, nbytes, gives)
     calls = [step for step in steps if step.type == CALL]
     return _with_calls(found, calls, nbytes, cpus, execution) if calls else found
@@ -106,7 +106,7 @@ def _in_arena(
 def _with_calls(
     found: Footprint, calls: Sequence[Step], nbytes: Sequence[int], cpus: int, execution: Execution
 ) -> Footprint:
-    """Bodies that are called are compiled as parts of the task: one after another they use the same memory."""
+    """Add the footprint of outlined bodies. They run one after another and share memory."""
     inside = [_inside(step.attrs["inner"], cpus, execution) for step in calls]
     results = [sum([nbytes[v] for v in step.outputs]) for step in calls]
     return Footprint(
@@ -128,11 +128,11 @@ class _Lives:
 
     def __init__(self, liveness: Liveness, bodies: Sequence[Sequence[Step]]):
         self.liveness, self._bodies = liveness, bodies
-        self._placed: dict[int, int] = {}  # what is in the arena, with its bytes
-        self._own: dict[int, int] = {}  # and in arrays that do not leave the task
+        self._placed: dict[int, int] = {}  # bytes by value in the arena
+        self._own: dict[int, int] = {}  # and in separate arrays that stay in the task
 
     def run(self) -> tuple[int, int]:
-        """The most bytes in the arena, and the most in all other arrays."""
+        """The peak bytes of the arena, and of all other arrays."""
         liveness, placed, own = self.liveness, self._placed, self._own
         buffer, last, nbytes = liveness.buffer, liveness.last, liveness.nbytes
         arena = arrays = most_arena = most_arrays = 0
@@ -142,7 +142,7 @@ class _Lives:
                 if last[v] == NEVER:
                     arrays += nbytes[v]
                 elif is_placed(step.type):
-                    arena += nbytes[v] - self._give_way(k, step, v)
+                    arena += nbytes[v] - self._overwritten_bytes(k, step, v)
                     placed[v] = nbytes[v]
                 else:
                     arrays += nbytes[v]
@@ -155,8 +155,8 @@ class _Lives:
                     arrays -= own.pop(b, 0)
         return most_arena, most_arrays
 
-    def _give_way(self, k: int, step: Step, v: int) -> int:
-        """The bytes of an input that dies with this step, and in whose place the result is written."""
+    def _overwritten_bytes(self, k: int, step: Step, v: int) -> int:
+        """The bytes of an input that the result overwrites because its last use is here."""
         liveness = self.liveness
         for u in _overwritable(step, self._bodies[k], v, liveness.types):
             b = liveness.buffer.get(u, -1)
@@ -166,7 +166,7 @@ class _Lives:
 
 
 def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec]) -> Sequence[int]:
-    """The inputs in whose place a result can be written. In a group, all that reads them must come before."""
+    """The inputs that a result can overwrite. In a group, all of their readers must come before."""
     if not body:
         return step.inputs if is_in_place(step, types) else ()
     if len(types[v].shape) < len(step.attrs["space"]):
@@ -177,17 +177,17 @@ def _overwritable(step: Step, body: Sequence[Step], v: int, types: Sequence[Spec
     return [u for u in step.inputs if last[u] < at or (last[u] == at and meanwhile)]
 
 
-# -- what threads work in ----------------------------------------------------------------------------------------
+# -- scratch memory ----------------------------------------------------------------------------------------------
 
 
 class _Scratch:
-    """What each thread keeps to work in, of every kind as much as the step that needs most."""
+    """The scratch memory that threads keep: for each kind of buffer, the maximum over all steps."""
 
     def __init__(self, types: Sequence[Spec], cpus: int):
         self._types = types
         self._cpus = cpus
         self._most: dict[str, int] = {}
-        self._products: set[tuple[Spec, Spec]] = set()  # that were looked at
+        self._products: set[tuple[Spec, Spec]] = set()  # already counted
 
     def of(self, steps: Sequence[Step], bodies: Sequence[Sequence[Step]]) -> int:
         """The bytes of all threads together."""
@@ -241,8 +241,8 @@ class _Scratch:
 
 
 def scratch(step: Step, body: Sequence[Step], types: Sequence[Spec]) -> int:
-    """The bytes in which one thread holds the values inside a group, whose body is joined: values that do not live at
-    the same time share a buffer, if they have the same type."""
+    """The scratch bytes of one thread for the values inside a group with this body. Values of the same type that are
+    not live at the same time share a buffer."""
     cut, split = cut_group(step), step.attrs["split"]
     outside = {*step.inputs, *step.outputs}
     last = {v: k for k, inner in enumerate(body) for v in inner.inputs}

@@ -1,8 +1,7 @@
-"""Memory: which values live at the same time, found by walking the steps before anything runs; and what is said where a
-run would need more than it may use.
+"""Liveness analysis: the peak memory of a run before anything runs, and the error if it exceeds the budget.
 
-Counted are the values that the run itself makes. Feeds, variables and constants are there already. A view has no bytes
-of its own and keeps what it looks at alive. What a task takes beyond its values is predicted by `footprint`.
+Only values that the run itself allocates are counted; feeds, variables and constants exist already. A view allocates
+nothing and keeps its base alive. `footprint` predicts what a task needs in addition to its values.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from distgrad.types import Spec
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Plan
 
-#: The last use of what is kept to the end.
+#: The last use of a buffer that is kept to the end.
 NEVER = 1 << 62
 
 
 class Live(NamedTuple):
-    """A buffer that is held at the peak: the value it was made for, and its bytes."""
+    """A buffer that is live at the peak: the value it was allocated for, and its bytes."""
 
     value: int
     nbytes: int
 
 
 class Peak(NamedTuple):
-    """The most bytes that are held at once, the position of the step at which they are, and who holds them."""
+    """The peak in bytes, the position of the step at which it occurs, and the live buffers, largest first."""
 
     nbytes: int
     position: int
@@ -40,7 +39,7 @@ class Peak(NamedTuple):
 
     @property
     def largest(self) -> tuple[Live, ...]:
-        """The three that matter."""
+        """The three largest live buffers."""
         return self.live[:3]
 
 
@@ -50,13 +49,13 @@ def value_bytes(types: Sequence[Spec]) -> list[int]:
 
 
 def given_bytes(program: Program) -> dict[int, int]:
-    """The bytes of the values that come from outside."""
+    """The bytes of the input values."""
     given = program.given
     return dict(zip(given, value_bytes([program.types[v] for v in given]), strict=True))
 
 
 def peak(program: Program, order: Sequence[int] | None = None, kept: Iterable[int] | None = None) -> Peak:
-    """The peak of running these steps (by default all) in this order, with `kept` (what is wanted) alive to the end.
+    """The peak of running these steps in this order (default: all), with `kept` (default: the outputs) live to the end.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower
@@ -75,7 +74,7 @@ def peak(program: Program, order: Sequence[int] | None = None, kept: Iterable[in
 
 
 class Liveness:
-    """Steps with the buffers they touch: which buffer each value lies in, and after which step it dies."""
+    """Liveness of buffers over a list of steps: the buffer of each value, and the last step that uses it."""
 
     def __init__(self, steps: Sequence[Step], nbytes: Sequence[int], types: Sequence[Spec], kept: Iterable[int]):
         self.steps = steps
@@ -97,14 +96,14 @@ class Liveness:
                     last[buffer[v]] = k
             view = view_of(step.type)
             if view is not None and not (view is View.FLAT and step.inputs[0] in strided):
-                self._look(step, view, strided)
+                self._add_view(step, view, strided)
             elif step.type != "Const":
                 for v in step.outputs:
                     buffer[v] = v
                     last[v] = k
 
-    def _look(self, step: Step, view: View, strided: set[int]) -> None:
-        """The outputs of a view lie where its input does; views of what is given lie in no buffer of ours."""
+    def _add_view(self, step: Step, view: View, strided: set[int]) -> None:
+        """The outputs of a view share the buffer of its input; views of inputs have no buffer."""
         read = step.inputs if view is View.SAME else step.inputs[:1] * len(step.outputs)
         for v, seen in zip(step.outputs, read, strict=True):
             if seen in self.buffer:
@@ -113,14 +112,14 @@ class Liveness:
                 strided.add(v)
 
     def run(self, stop: int = -1) -> tuple[int, int, dict[int, int]]:
-        """The peak in bytes, the position of the step at which it is, and what is held at the end or inside `stop`."""
+        """The peak in bytes, the position of its step, and the buffers live at the end, or during step `stop`."""
         held: dict[int, int] = {}
         top, where, total = 0, 0, 0
         buffer, last, nbytes = self.buffer, self.last, self.nbytes
         for k, step in enumerate(self.steps):
             made = [v for v in step.outputs if buffer.get(v) == v]
             if len(made) == 1 and kind_of(step.type) is Kind.ELEMENTWISE:
-                total -= self._give_way(k, step, nbytes[made[0]], held)
+                total -= self._overwritten_bytes(k, step, nbytes[made[0]], held)
             for v in made:
                 held[v] = nbytes[v]
                 total += nbytes[v]
@@ -134,8 +133,8 @@ class Liveness:
                     total -= held.pop(b)
         return top, where, held
 
-    def _give_way(self, k: int, step: Step, size: int, held: dict[int, int]) -> int:
-        """An elementwise step writes into an input of the same size that dies with it."""
+    def _overwritten_bytes(self, k: int, step: Step, size: int, held: dict[int, int]) -> int:
+        """The bytes of an input that an elementwise step overwrites: of the same size, and last used here."""
         for v in step.inputs:
             b = self.buffer.get(v)
             if b in held and self.last[b] == k and held[b] == size:
@@ -147,14 +146,14 @@ class Liveness:
 
 
 def refuse(program: Program, plan: Plan, budget: int | None) -> Plan:
-    """The same plan; BudgetError where its predicted peak is above the budget, before anything runs."""
+    """Return the plan; raise BudgetError if its predicted peak exceeds the budget."""
     if budget is None or plan.predictions.peak_bytes <= budget:
         return plan
     raise BudgetError(refusal(program, plan.predictions.peak_bytes, budget, largest(program, plan)))
 
 
 def largest(program: Program, plan: Plan) -> tuple[Live, ...]:
-    """The largest values at the peak of the task that needs most; what it is handed by others counts too."""
+    """The three largest values at the peak of the task that needs the most, including its inputs from other tasks."""
     if not plan.tasks:
         return ()
     task = max(plan.tasks, key=lambda task: task.memory)
@@ -165,7 +164,7 @@ def largest(program: Program, plan: Plan) -> tuple[Live, ...]:
 
 
 def refusal(program: Program, predicted: int, budget: int, top: Sequence[Live]) -> str:
-    """Cause, place, remedy."""
+    """The text of a BudgetError: cause, place, remedy."""
     names = "; ".join(named(program, top))
     return (
         f"the run would need {bytes_text(predicted)} at its peak, and may use {bytes_text(budget)}. "
@@ -174,7 +173,7 @@ def refusal(program: Program, predicted: int, budget: int, top: Sequence[Live]) 
 
 
 def named(program: Program, top: Sequence[Live]) -> list[str]:
-    """Each value by op, type, bytes and the user's line."""
+    """One line per value: op, type, bytes and source line."""
     maker = {v: each for step in program.steps for each in (step, *step.body) for v in each.outputs}
     lines = []
     for value, nbytes in top:
@@ -184,12 +183,12 @@ def named(program: Program, top: Sequence[Live]) -> list[str]:
 
 
 def _remedies(program: Program, top: Sequence[Live]) -> list[str]:
-    """What helps with these: only what applies is said."""
+    """The remedies that apply."""
     found = ["a smaller batch"]
     if any("gradients/" in step.name for step in program.steps):
-        found.append("wrapping the part that makes them in recompute_grad")
+        found.append("wrapping the code that computes them in recompute_grad")
     if any(program.types[v].dtype.name in ("float64", "complex128") for v, _ in top):
         found.append("float32 instead of float64")
     if any(v in program.wanted for v, _ in top):
-        found.append("fetch fewer results")
+        found.append("fetching fewer results")
     return [*found, "or a larger memory budget"]

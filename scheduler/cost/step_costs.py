@@ -1,4 +1,4 @@
-"""Prices: what tasks ask for on a cluster, and what each step of a program is predicted to cost there."""
+"""The resources of tasks on a cluster, and the predicted cost of each step of a program there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What the tasks of one device ask for."""
+    """The resources of each task on one device."""
 
     cpus: int = 1
     gpus: int = 0
@@ -30,9 +30,11 @@ class Needs:
 def needs_of(
     program: Program, cluster: Cluster, options: Options, executions: Executions = DEFAULT
 ) -> dict[str | None, Needs]:
-    """By device of the program; DeviceError for one that the cluster cannot serve. By default a task gets the cpus of
-    the smallest worker: it then fits any of them, and their number, on which bits depend, does not change with the
-    number of workers."""
+    """The needs of tasks by device; DeviceError for a device that the cluster does not have.
+
+    By default a task gets the cpus of the smallest worker, so that it fits every worker. The bits of results depend on
+    this number, but not on the number of workers.
+    """
     most = max(worker.cpus for worker in cluster.workers)
     cpus = options.cpus_per_task
     if cpus is None:
@@ -46,7 +48,7 @@ def needs_of(
 
 
 def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]) -> list[Cost]:
-    """The predicted cost of every step. Results that are not placed in the arena lie in fresh memory."""
+    """The predicted cost of every step. Results outside the arena are in newly allocated memory."""
     models = {device: _model(cluster, need) for device, need in needs.items()}
     types, wanted = program.types, set(program.wanted)
     costs = []
@@ -83,7 +85,7 @@ def _is_allocated(op_type: str) -> bool:
 def costs_inside(
     program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
 ) -> list[Sequence[tuple[Step, float]]]:
-    """Per step what it should take; of a call, the steps inside, in one list for all calls of a body."""
+    """The predicted seconds of each step; for an outlined call, of the steps inside, in one list per body."""
     called: dict[Inner, list[tuple[Step, float]]] = {}
     made: list[Sequence[tuple[Step, float]]] = []
     for step, cost in zip(program.steps, prices(program, cluster, needs), strict=True):

@@ -1,6 +1,6 @@
-"""Assembling: from "which task does each step belong to" to tasks with all they read, give and wait for, and bundles.
+"""Assembles tasks and bundles from an assignment of steps to tasks: what each task reads, gives and waits for.
 
-Nothing is decided here: a partition says what belongs together, and the rest follows from the program.
+Nothing is decided here: everything follows from the assignment and the program.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from distgrad.scheduler.cost.step_costs import Needs
 from distgrad.scheduler.plan import Bundle, Task
 from distgrad.scheduler.program import Program
 
-#: In place of a task: the value comes from outside, or from a step that each reader has for itself.
+#: In place of a task: the value is an input of the program, or made by a step duplicated into every reader.
 GIVEN = -1
 COPIED = -2
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A partition on the way: the program, what its steps cost, and the task of every step (COPIED: of each reader)."""
+    """An unfinished partition: the program, the costs of its steps, and the task of each step (or COPIED)."""
 
     program: Program
     of: Sequence[int]
@@ -32,7 +32,7 @@ class Draft:
 
 
 def assemble(draft: Draft) -> tuple[list[Task], list[Bundle]]:
-    """Tasks in the order of their numbers, which must be a topological one."""
+    """Tasks in the order of their numbers, which must be a topological order."""
     members, home = _members(draft)
     reads, readers = _reads(draft, members, home)
     gives = _gives(draft, home, readers)
@@ -45,7 +45,7 @@ def assemble(draft: Draft) -> tuple[list[Task], list[Bundle]]:
 
 
 def _members(draft: Draft) -> tuple[list[list[int]], list[int]]:
-    """The steps of each task without copies, and the task that makes each value."""
+    """The steps of each task without duplicated ones, and the task that makes each value."""
     members: list[list[int]] = [[] for _ in range(draft.count)]
     home = [GIVEN] * len(draft.program.types)
     for i, step in enumerate(draft.program.steps):
@@ -58,7 +58,7 @@ def _members(draft: Draft) -> tuple[list[list[int]], list[int]]:
 
 
 def _reads(draft: Draft, members: list[list[int]], home: list[int]) -> tuple[list[set[int]], dict[int, list[int]]]:
-    """What each task reads from outside, and who reads each such value; copies are added to the members."""
+    """The values that each task reads from outside, and the readers of each. Adds duplicated steps to `members`."""
     steps = draft.program.steps
     makers = {v: i for i, k in enumerate(draft.of) if k == COPIED for v in steps[i].outputs}
     _settle_wanted(draft, members, home, makers)
@@ -76,7 +76,7 @@ def _reads(draft: Draft, members: list[list[int]], home: list[int]) -> tuple[lis
 
 
 def _settle_wanted(draft: Draft, members: list[list[int]], home: list[int], makers: Mapping[int, int]) -> None:
-    """A copied step whose value is wanted belongs to one task, the first, which gives it; others still copy it."""
+    """If an output is made by a duplicated step, the first task gives it; others still duplicate the step."""
     for v in dict.fromkeys(draft.program.wanted):
         if v in makers and makers[v] not in members[0]:
             members[0].append(makers[v])
@@ -85,7 +85,7 @@ def _settle_wanted(draft: Draft, members: list[list[int]], home: list[int], make
 def _with_copies(
     draft: Draft, own: list[int], found: set[int], home: Sequence[int], makers: Mapping[int, int]
 ) -> set[int]:
-    """The reads with copied steps replaced by what these read; the task gets the steps."""
+    """The reads of a task with duplicated steps replaced by their inputs. Adds these steps to the task."""
     inside = {i for i in own if draft.of[i] == COPIED}
     stack = [v for v in found if home[v] == COPIED]
     while stack:

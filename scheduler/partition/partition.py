@@ -1,7 +1,7 @@
-"""Partition: from a program to a plan for a cluster.
+"""Partitioning: turns a program into a plan for a cluster.
 
-Prices the steps, contracts them in a few ways, simulates each, and takes the best that fits the memory. Every step runs
-the same kernel in every partition: bits never depend on it.
+Predicts the cost of each step, generates candidate partitions, simulates them, and takes the best one that fits the
+memory. Every step runs the same kernel in every partition, so the bits of results do not depend on it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from distgrad.scheduler.program import Program, planning
 
 __all__ = ["Options", "partition"]
 
-#: Where large sums are cut into chunks, a task may last so few times its overhead: adding is short and writing long.
+#: Minimum task duration in task overheads when large sums are split into chunks: adding is short, writing is long.
 CHUNK_PAYS = 2
-#: Pieces of a run that are tried when a task does not fit the memory of a worker.
+#: Numbers of pieces to try when a task does not fit the memory of a worker.
 SMALLER = (4, 16, 64)
 
 
 def partition(
     program: Program, cluster: Cluster, options: Options | None = None, executions: Executions = DEFAULT
 ) -> Plan:
-    """The plan for a program, as the passes leave it, on this cluster; BudgetError where no plan keeps within the
-    memory, DeviceError where the cluster has no such device.
+    """Plan a program, after the passes, for this cluster. Raises BudgetError if no plan fits the memory, and
+    DeviceError if the cluster lacks a device.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.cluster import local_cluster
@@ -71,7 +71,7 @@ def _partition(work: Priced) -> Plan:
 
 
 def _ways(work: Priced) -> Iterator[Groups]:
-    """Ways to cut, those with the shortest predicted run first; then, where none of them fits, ever smaller pieces."""
+    """Candidate partitions, the shortest predicted run first; then, if none fits, smaller and smaller pieces."""
     asked, total = work.options.granularity, sum(work.nodes.weight)
     if asked is not None:
         if not asked > 0:
@@ -89,7 +89,7 @@ def _ways(work: Priced) -> Iterator[Groups]:
 
 
 def _sums_between_tasks(plan: Plan) -> set[int]:
-    """The large sums of terms that several tasks made, or that come from outside."""
+    """The large sums with terms from several tasks or inputs."""
     large = large_sums(plan.program)
     if not large:
         return set()
@@ -100,14 +100,14 @@ def _sums_between_tasks(plan: Plan) -> set[int]:
         step = plan.program.steps[i]
         space = plan.program.types[step.outputs[0]].shape
         terms = [v for v in step.inputs if plan.program.types[v].shape == space]
-        away = [home.get(v, -1 - v) for v in terms if home.get(v) != of[i]]  # each feed is as good as a task
+        away = [home.get(v, -1 - v) for v in terms if home.get(v) != of[i]]  # each input counts as a task
         if len(set(away)) > 1:
             found.add(i)
     return found
 
 
 def _better(plan: Plan, program: Program) -> Plan:
-    """Cutting large sums pays where workers have time for them and their chunks need not be put together."""
+    """The faster of the plan and one for the program with split sums."""
     try:
         other = _partition(Priced.of(program, plan.cluster, plan.options, plan.executions, CHUNK_PAYS))
     except BudgetError:
@@ -136,7 +136,7 @@ def _plan(work: Priced, groups: Groups) -> Plan:
 
 
 def _tasks_of(work: Priced, groups: Groups) -> tuple[list[int], int]:
-    """The task of every step; where all that is wanted is copied, one task has it."""
+    """The task of each step, and the number of tasks. If only duplicated steps make outputs, one task has them."""
     numbers = iter(groups)
     of = [COPIED if free else next(numbers) for free in work.free]
     count = max(groups, default=-1) + 1
@@ -152,7 +152,7 @@ def _fits(plan: Plan) -> bool:
 
 
 def _too_small(plan: Plan) -> BudgetError:
-    """What to say where some task fits no worker: of the way to cut that needs least."""
+    """The error if a task fits no worker, for the candidate that needs the least memory."""
     task = max(plan.tasks, key=lambda task: task.memory - plan.cluster.workers[task.worker].memory)
     has = plan.cluster.workers[task.worker].memory
     return BudgetError(refusal(plan.program, task.memory, has, largest(plan.program, plan)))

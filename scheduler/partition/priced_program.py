@@ -1,4 +1,4 @@
-"""Priced: a program with what its steps cost on a cluster, and the graph of them that is cut into tasks."""
+"""A program with the predicted costs of its steps on a cluster, and the graph that is partitioned."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from distgrad.scheduler.passes.chunks import adds_up
 from distgrad.scheduler.plan import Options, recomputed_per_task
 from distgrad.scheduler.program import Program
 
-#: A task should last so many times its overhead: 20 ms on Ray, half a millisecond in this process.
+#: Minimum task duration in task overheads: 20 ms on Ray, 0.5 ms in this process.
 PAYS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Priced:
-    """A program with its prices, and the graph that is contracted: the steps that are not copied."""
+    """A program with its costs, and the graph of its steps without those duplicated into every reader."""
 
     program: Program
     cluster: Cluster
@@ -32,10 +32,10 @@ class Priced:
     nbytes: list[int]
     free: list[bool]
     nodes: Nodes
-    #: Per node the values from outside that it reads; empty where all nodes of the cluster have them.
+    #: The input values that each node of the graph reads.
     given: list[tuple[int, ...]]
     given_bytes: dict[int, int]
-    #: How many times its overhead a task should last.
+    #: Minimum task duration in task overheads.
     pays: int
 
     @classmethod
@@ -53,7 +53,7 @@ class Priced:
 
     @property
     def slots(self) -> int:
-        """How many tasks can run at once."""
+        """Number of tasks that can run concurrently."""
         cpus = max([need.cpus for need in self.needs.values()], default=1)
         return sum(worker.cpus // cpus for worker in self.cluster.workers)
 

@@ -1,1 +1,1 @@
-"""Plans as text and as HTML."""
+"""Plans as text and HTML."""

@@ -1,6 +1,6 @@
-"""A plan as text: what it should cost, what decides that, and what the longest tasks and largest bundles are.
+"""A plan as text: its predicted cost, the bottleneck, the longest tasks and the largest bundles.
 
-Written to be read for one task and for five thousand: of everything long, the top few, in the user's own lines.
+Readable for one task and for five thousand: tables show only the top entries, with the user's source lines.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from distgrad.scheduler.plan import Plan
     from distgrad.scheduler.program import Step
 
-#: From this share of the run on, one thing decides how long it takes.
-DECIDES = 0.8
-#: Smaller shares of the work are not named.
-SEEN = 0.01
+#: Minimum share of the run for something to count as the bottleneck.
+BOTTLENECK_SHARE = 0.8
+#: Minimum share of the work for an op or a line to be listed.
+LISTED_SHARE = 0.01
 #: Maximum devices listed in the totals, and op types listed per task.
 MAX_NAMED_DEVICES = 3
 MAX_NAMED_OPS = 3
 
 
 def explain(plan: Plan, top: int = 10) -> str:
-    """Totals, predictions, what dominates, tasks, steps, bundles, barriers, memory."""
+    """The text of a plan: totals, predictions, dominant ops and lines, tasks, steps, bundles, barriers, memory."""
     needs = needs_of(plan.program, plan.cluster, plan.options, plan.executions)
     costs = costs_inside(plan.program, plan.cluster, needs)
     seconds = [sum([cost for _, cost in inside]) for inside in costs]
@@ -47,21 +47,21 @@ def _totals(plan: Plan) -> list[str]:
         f"predicted   {time_text(predicted.seconds)}, {bytes_text(predicted.bytes_moved)} moved, "
         f"at most {bytes_text(predicted.peak_bytes)} on one worker",
         f"            {time_text(predicted.work_seconds)} of work, "
-        f"{time_text(predicted.critical_seconds)} the longest chain of tasks",
-        f"decides     {decides(plan)}",
+        f"{time_text(predicted.critical_seconds)} on the critical path",
+        f"bottleneck  {bottleneck(plan)}",
     ]
     return lines + _bits(plan) + _devices(plan)
 
 
 def _bits(plan: Plan) -> list[str]:
-    """What the bits of results depend on, in short; all of it is in `plan.bits`."""
+    """The most important of what the bits of results depend on; `plan.bits` has the full list."""
     known = plan.bits if plan.fingerprint else {}
-    told = [f"{name} {known[name]}" for name in ("numpy", "blas kernels", "cpus per task") if name in known]
-    return [f"bits        those of {', '.join(told)}; all else is in plan.bits"] if told else []
+    shown = [f"{name} {known[name]}" for name in ("numpy", "blas kernels", "cpus per task") if name in known]
+    return [f"bits        depend on {', '.join(shown)}; the full list is in plan.bits"] if shown else []
 
 
 def _devices(plan: Plan) -> list[str]:
-    """How many tasks each device has, where any is asked for."""
+    """The number of tasks per device, if the program uses any."""
     count = Counter(["any worker" if task.device is None else task.device for task in plan.tasks])
     if count.keys() <= {"any worker"}:
         return []
@@ -70,28 +70,28 @@ def _devices(plan: Plan) -> list[str]:
     return [f"devices     {', '.join(shown)}"]
 
 
-def decides(plan: Plan) -> str:
-    """What would have to change for the run to be shorter."""
+def bottleneck(plan: Plan) -> str:
+    """What limits the speed of the run, and what would make it faster."""
     predicted = plan.predictions
     total = predicted.seconds or 1.0
     cpus = max([task.cpus for task in plan.tasks], default=1)
     slots = sum(worker.cpus // cpus for worker in plan.cluster.workers)
     if slots > 1 and len(plan.tasks) == 1:
         pays = time_text(10 * plan.cluster.machine.task_seconds)
-        return f"all is one task: more workers would not help, shards of a batch would, of {pays} of work or more each"
-    if slots > 1 and predicted.critical_seconds >= DECIDES * total:
-        return "the longest chain of tasks: more workers would not help, more shards or faster steps would"
-    if predicted.work_seconds / slots >= DECIDES * total:
+        return f"the plan is one task: more workers would not help, shards with at least {pays} of work each would"
+    if slots > 1 and predicted.critical_seconds >= BOTTLENECK_SHARE * total:
+        return "the critical path: more workers would not help, more shards or faster steps would"
+    if predicted.work_seconds / slots >= BOTTLENECK_SHARE * total:
         return "the work itself: " + ("faster steps" if slots == 1 else "more workers or cpus") + " would help"
     sent = _sent(plan)
-    if sent / plan.cluster.machine.link_bandwidth >= DECIDES * total:
-        return f"what is fed and read: {bytes_text(sent)} leave the driver's node, one after another"
+    if sent / plan.cluster.machine.link_bandwidth >= BOTTLENECK_SHARE * total:
+        return f"feeds and variables: {bytes_text(sent)} leave the driver's node, one object at a time"
     overhead = plan.cluster.machine.task_seconds
-    return f"tasks waiting for each other, moves, and {time_text(overhead)} of overhead per task"
+    return f"dependencies between tasks, transfers, and {time_text(overhead)} of overhead per task"
 
 
 def _sent(plan: Plan) -> int:
-    """The bytes of feeds and variables that go to other nodes than that of the driver, once to each."""
+    """The bytes of feeds and variables that are sent from the driver's node to other nodes, once to each."""
     given, workers = given_bytes(plan.program), plan.cluster.workers
     home = workers[0].node
     there = {(v, workers[task.worker].node) for task in plan.tasks for v in task.reads if v in given}
@@ -105,7 +105,7 @@ def _dominates(costs: Sequence[Sequence[tuple[Step, float]]]) -> list[str]:
     by_line = summed([(str(step.source), cost) for step, cost in pairs])
     lines = []
     for title, found in (("by op", by_op), ("by line", by_line)):
-        shares = [f"{name} {cost / total:.0%}" for name, cost in found[:5] if cost >= SEEN * total]
+        shares = [f"{name} {cost / total:.0%}" for name, cost in found[:5] if cost >= LISTED_SHARE * total]
         lines.append(f"{title:11} {', '.join(shares)}")
     return lines if pairs else []
 
@@ -143,7 +143,7 @@ def _tasks(plan: Plan, costs: Sequence[Sequence[tuple[Step, float]]], top: int) 
 
 
 def ops_text(items: Sequence[tuple[str, float, int]]) -> str:
-    """Ops with how many there are, those that take longest first; of names, seconds and counts."""
+    """Ops with their counts, the longest first, from (name, seconds, count) items."""
     count: Counter[str] = Counter()
     for name, _, n in items:
         count[name] += n

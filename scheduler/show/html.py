@@ -1,4 +1,4 @@
-"""A plan as HTML, for notebooks: what it should cost, and its longest tasks."""
+"""A plan as HTML, for notebooks: its predicted cost and its longest tasks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from distgrad.scheduler.plan import Plan
     from distgrad.scheduler.program import Step
 
-#: Tasks that are shown: the longest.
+#: Maximum number of tasks shown, the longest first.
 TOP = 15
 
 
 def plan_html(plan: Plan) -> str:
-    """Totals, predictions and the longest tasks, in the user's lines."""
+    """Totals, predictions and the longest tasks, with the user's source lines."""
     cluster, steps = plan.cluster, len(plan.program.steps)
     title = f"Plan of {counted(len(plan.tasks), 'task')}, {counted(steps, 'step')}"
     where = f"on cluster {cluster.name!r}: {counted(len(cluster.workers), 'worker')}, {counted(cluster.cpus, 'cpu')}"
-    return block(f"{title}, {where}", _predictions(plan), _tasks(plan), line("print(plan) says more."))
+    return block(f"{title}, {where}", _predictions(plan), _tasks(plan), line("print(plan) shows more."))
 
 
 def _predictions(plan: Plan) -> str:
@@ -32,7 +32,7 @@ def _predictions(plan: Plan) -> str:
     rows = [
         ["time", time_text(found.seconds)],
         ["work of all tasks", time_text(found.work_seconds)],
-        ["longest chain of tasks", time_text(found.critical_seconds)],
+        ["critical path", time_text(found.critical_seconds)],
         ["moved", bytes_text(found.bytes_moved)],
         ["peak memory on one worker", bytes_text(found.peak_bytes)],
     ]

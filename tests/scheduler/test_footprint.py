@@ -33,7 +33,7 @@ from distgrad.scheduler.program import FUSED, Step, lower
 from distgrad.workers.blocked import blocks
 from distgrad.workers.blocked.into import into_of
 from distgrad.workers.kernels import KERNELS, conv_blocks, products
-from distgrad.workers.kernels.sharing import Work, shared
+from distgrad.workers.kernels.sharing import BlockRunner, shared
 from distgrad.workers.numpy_engine.tape import Tape
 from distgrad.workers.thread_pool import thread_pool
 
@@ -139,7 +139,7 @@ def counts_of(run: Any) -> list[int]:
     """Into how many blocks a kernel cuts its work."""
     seen: list[int] = []
 
-    def each(count: int, work: Work) -> None:
+    def each(count: int, work: BlockRunner) -> None:
         seen.append(count)
         work(iter(range(count)))
 

@@ -19,6 +19,7 @@ from distgrad.run import planner
 from distgrad.scheduler import passes
 from distgrad.scheduler.cost.memory import given_bytes
 from distgrad.scheduler.digest import is_plain, program_digest
+from distgrad.scheduler.execution import STEP_BY_STEP
 from distgrad.scheduler.joined import joined
 from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.partition.simulate import loads_of
@@ -60,7 +61,7 @@ def test_every_pass_takes_what_the_context_has() -> None:
 
 
 def row(each: Pass) -> str:
-    where = f"when {each.when}" if each.when else f"for {', '.join(each.backends)}" if each.backends else "always"
+    where = f"when {each.when}" if each.when else "in blocks" if each.in_blocks else "always"
     needs = ", ".join([f"`{name}`" for name in each.needs])
     return f"| `{each.name}` | {each.does} | {needs} | {each.keeps} | {where}{'; leaving' if each.leaving else ''} |"
 
@@ -96,9 +97,10 @@ def test_a_pass_that_is_added_to_the_list_runs() -> None:
     )
 
 
-def test_a_pass_runs_only_for_its_backends_and_only_if_cutting_does_not_ask_for_it() -> None:
-    for other in (replace(SHORT_NAMES, backends=("torch",)), replace(SHORT_NAMES, when="there are many")):
-        assert improve(lowered(), CONTEXT, [*PASSES, other]) == improve(lowered(), CONTEXT)
+def test_a_pass_for_blocks_runs_only_there_and_partitioning_calls_its_own() -> None:
+    eager = replace(CONTEXT, execution=STEP_BY_STEP)
+    for other in (replace(SHORT_NAMES, in_blocks=True), replace(SHORT_NAMES, when="there are many")):
+        assert improve(lowered(), eager, [*PASSES, other]) == improve(lowered(), eager)
 
 
 def test_a_pass_that_breaks_a_program_is_caught() -> None:

@@ -37,7 +37,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was asked of Ray, and of whom."""
     found: list[str] = []
     nodes = [{"NodeID": "a", "Alive": True}, {"NodeID": "b", "Alive": False}]
-    monkeypatch.setattr(spares, "NOTICE", 0.0)
+    monkeypatch.setattr(spares, "DEATH_DELAY", 0.0)
     monkeypatch.setattr(spares, "_serialized", lambda env: found.append("environment") or "{}")
     monkeypatch.setattr(ray, "nodes", lambda: found.append("nodes") or nodes)
     monkeypatch.setattr(spares, "_ask", lambda node, env: found.append(node["NodeID"]))

@@ -15,10 +15,10 @@ import distgrad as dg
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.program import Program, lower
 from distgrad.workers.backends import backend
+from distgrad.workers.backends.eager import Eager
+from distgrad.workers.backends.torch.rules import rewrite
+from distgrad.workers.backends.torch.steps import TorchStep
 from distgrad.workers.calls import StepFailed
-from distgrad.workers.torch_engine.eager import Eager
-from distgrad.workers.torch_engine.rules import rewrite
-from distgrad.workers.torch_engine.steps import TorchStep
 
 from ..engines import Array, optimized, slowly
 from ..random_graphs import RandomGraph

@@ -9,13 +9,7 @@ from __future__ import annotations
 from distgrad.workers.kernels import array, control, conv, files, index, linalg, math, matmul, nn, random, reduce
 from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel, lookup
 
-# PyTorch's own kernels: they import the library late.
-from distgrad.workers.torch_engine import (
-    conv as torch_conv,  # PyTorch's own kernels; the library itself they import late
-)
-from distgrad.workers.torch_engine import kernels as torch_kernels
-
 __all__ = [
     "KERNELS", "KERNELS_OF", "array", "control", "conv", "files", "index", "kernel", "linalg", "lookup", "math",
-    "matmul", "nn", "random", "reduce", "torch_conv", "torch_kernels",
+    "matmul", "nn", "random", "reduce",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ KERNELS: dict[str, Kernel] = {}
 #: Op types whose kernels call BLAS or LAPACK.
 USES_BLAS: set[str] = set()
 #: By backend, what one array library does better in its own terms.
-KERNELS_OF: dict[str, dict[str, Kernel]] = {"torch": {}}
+KERNELS_OF: dict[str, dict[str, Kernel]] = {}
 
 
 def lookup(backend: str, op_type: str) -> Kernel:
@@ -31,7 +31,7 @@ def kernel(*op_types: str, single: bool = False, blas: bool = False, backend: st
     in bfloat16 would stay at 256, in float16 at 2048. With `blas`, it calls BLAS or LAPACK on NumPy arrays. With
     `backend`, it is the kernel of that one alone.
     """
-    table = KERNELS if backend is None else KERNELS_OF[backend]
+    table = KERNELS if backend is None else KERNELS_OF.setdefault(backend, {})
 
     def register(f: K) -> K:
         for op_type in op_types:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.workers.backends.extras import Array, Extras, solve_triangular
+from distgrad.workers.backends.base_extras import Array, Extras, solve_triangular
 
 
 class NumpyExtras(Extras):

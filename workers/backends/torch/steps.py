@@ -15,8 +15,8 @@ import numpy as np
 from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
+from distgrad.workers.backends.torch.fused import FUSED_KERNELS, OVER
 from distgrad.workers.kernels.table import KERNELS_OF
-from distgrad.workers.torch_engine.fused import FUSED_KERNELS, OVER
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

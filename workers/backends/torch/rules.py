@@ -6,21 +6,48 @@ A rule replaces a group of `TorchSteps` only if nothing outside the group reads 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
+from distgrad.registry import OPS
 from distgrad.scheduler.program import Step
 from distgrad.types import Shape, Spec
-from distgrad.workers.torch_engine.steps import Array, TorchStep, TorchSteps, write_over
+from distgrad.workers.backends.backend import Backend
+from distgrad.workers.backends.eager import EagerStep, eager_step
+from distgrad.workers.backends.torch.extras import on_cpu
+from distgrad.workers.backends.torch.fused import FUSED_KERNELS, OVER
+from distgrad.workers.backends.torch.steps import Array, TorchStep, TorchSteps, write_over
+from distgrad.workers.kernels import lookup
 
 _FLOATS = ("float32", "float64")
+
+
+def compiled(
+    steps: Sequence[Step], types: Sequence[Spec], constants: Mapping[int, Array], kept: set[int], backend: Backend
+) -> list[EagerStep]:
+    """The calls that the eager engine makes for the steps of a task."""
+    return [_call(step, types, backend) for step in rewrite(steps, types, constants, kept, on_cpu())]
+
+
+def _call(step: TorchStep, types: Sequence[Spec], backend: Backend) -> EagerStep:
+    if step.over is not None:
+        inputs = (step.inputs[step.over], *step.inputs)
+        return EagerStep(partial(OVER[step.type], **step.attrs), inputs, step.outputs, step.step)
+    if step.type in FUSED_KERNELS:
+        kernel = FUSED_KERNELS[step.type]
+    elif OPS[step.type].kernel is None:
+        kernel = lookup(backend.name, step.type)
+    else:
+        return eager_step(step.step, types, backend)
+    return EagerStep(partial(kernel, backend.xp, **step.attrs), step.inputs, step.outputs, step.step)
 
 
 def rewrite(
     steps: Sequence[Step], types: Sequence[Spec], constants: Mapping[int, Array], kept: set[int], cpu: bool
 ) -> list[TorchStep]:
-    """The work of a task on torch. With `cpu`, also by kernels that are there for the CPU alone."""
+    """The steps as torch runs them. With `cpu`, torch's kernels for CPUs alone are used as well."""
     works = TorchSteps(steps, types, constants, kept)
     if cpu:
         for i in works.of("Softmax"):

@@ -13,7 +13,7 @@ import numpy as np
 from distgrad.workers.backends import extras
 from distgrad.workers.kernels.index import in_range
 from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, check_labels
-from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel
+from distgrad.workers.kernels.table import KERNELS, kernel
 
 #: Op type -> method of a tensor, and function of torch.
 METHODS = {
@@ -33,7 +33,7 @@ def _method(name: str) -> Any:
 
 
 for _type, _name in METHODS.items():
-    KERNELS_OF["torch"][_type] = _method(_name)
+    kernel(_type, backend="torch")(_method(_name))
 
 
 @kernel("Select", backend="torch")

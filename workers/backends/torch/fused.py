@@ -1,4 +1,4 @@
-"""PyTorch's kernels of what workers/torch_engine/rules.py makes of several steps, and those that write over an input.
+"""PyTorch's kernels of what rules.py makes of several steps, and those that write over an input.
 
 torch is imported inside functions: this module is there without it.
 """
@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from distgrad.workers.backends.torch.conv import conv_bias
+from distgrad.workers.backends.torch.kernels import METHODS
 from distgrad.workers.kernels.nn import GELU_CUBIC, GELU_LINEAR, check_labels
 from distgrad.workers.kernels.table import Kernel
-from distgrad.workers.torch_engine.conv import conv_bias
-from distgrad.workers.torch_engine.kernels import METHODS
 
 # -- attention ---------------------------------------------------------------------------------------------------
 

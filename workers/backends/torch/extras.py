@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.workers.backends.extras import Array, Extras
+from distgrad.workers.backends.base_extras import Array, Extras
 
 #: Dtypes that the two sides do not share travel as their bits.
 _SHARED = {"bfloat16": "int16"}
@@ -27,20 +27,6 @@ def on_cpu() -> bool:
     import torch
 
     return bool(torch.get_default_device().type == "cpu")
-
-
-def hand_out(extras: Extras, xs: Sequence[Any]) -> list[Array]:
-    """Results as NumPy arrays that are the caller's alone: copies, but of tensors that have their memory to themselves.
-    What torch allocated is no input's and no constant's, since those are NumPy's; it can be resized, and theirs not."""
-    memory = [x.untyped_storage() for x in xs]
-    places = [m.data_ptr() for m in memory]
-    count = {place: places.count(place) for place in set(places)} if len(set(places)) < len(places) else None
-    return [
-        extras.to_numpy(x)
-        if m.resizable() and m.nbytes() == x.nbytes and (count is None or count[place] == 1)
-        else np.array(extras.to_numpy(x))
-        for x, m, place in zip(xs, memory, places, strict=True)
-    ]
 
 
 class TorchExtras(Extras):
@@ -78,6 +64,19 @@ class TorchExtras(Extras):
             x = np.asarray(_Readable(x))
         made = torch.from_numpy(x)
         return made if made.dtype == dtype else made.view(dtype)
+
+    def hand_out(self, xs: Sequence[Any]) -> list[Array]:
+        """Without a copy for tensors that own all of their memory. Memory that torch allocated belongs to no input and
+        no constant, which NumPy allocated; torch can resize its own memory alone."""
+        memory = [x.untyped_storage() for x in xs]
+        places = [m.data_ptr() for m in memory]
+        count = {place: places.count(place) for place in set(places)} if len(set(places)) < len(places) else None
+        return [
+            self.to_numpy(x)
+            if m.resizable() and m.nbytes() == x.nbytes and (count is None or count[place] == 1)
+            else np.array(self.to_numpy(x))
+            for x, m, place in zip(xs, memory, places, strict=True)
+        ]
 
     def extremes(self, x: Any) -> tuple[int, int]:
         low, high = x.aminmax()

@@ -1,1 +1,0 @@
-"""Runs the steps of a task on torch arrays."""
