@@ -83,7 +83,7 @@ def test_a_check_that_fails_to_look_does_not_end_the_others(monkeypatch: Patch) 
 
     monkeypatch.setattr(doctor, "CHECKS", {"broken": fails, "cpus": doctor.cpus})
     first, second = doctor.findings()
-    assert first[:3] == ("broken", "warning", "could not be looked at: OSError: no permission")
+    assert first[:3] == ("broken", "warning", "could not be checked: OSError: no permission")
     assert second.what == "cpus"
 
 

@@ -328,7 +328,7 @@ def test_another_server_is_not_taken_for_a_dashboard() -> None:
     with HTTPServer(("127.0.0.1", 0), Other) as server:
         Thread(target=server.handle_request, daemon=True).start()
         made = call("jobs", "list", "--address", f"http://127.0.0.1:{server.server_port}")
-    check_error(made, 1, "is no Ray dashboard: it answers, but not with Ray's version")
+    check_error(made, 1, "is not a Ray dashboard: it answers, but not with Ray's version")
 
 
 # -- what a job takes along --------------------------------------------------------------------------------------
@@ -363,10 +363,10 @@ def test_the_size_of_a_folder_counts_what_is_uploaded_for_sure(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("log", "text"),
     [
-        ("sh: 1: python: not found", "; name its Python with --python"),
+        ("sh: 1: python: not found", "; specify its Python with --python"),
         ("/usr/bin/python: No module named distgrad", ": the cluster has no distgrad; submit without --no-ship"),
         ("No module named 'array_api_compat'", "lacks 'array_api_compat', which distgrad needs; submit with --install"),
-        ("No module named 'pandas'", "is it missing in the working folder, or a package for --pip?"),
+        ("No module named 'pandas'", "add it to the working folder, or install it with --pip"),
     ],
 )
 def test_what_a_cluster_lacks_is_explained(log: str, text: str) -> None:

@@ -24,7 +24,7 @@ from .disturbed import Row
 from .kinds import KINDS, SMALL, SPILL
 
 #: Seconds after which a kind's training is taken for hung: so many for each fault, and for the rest.
-PATIENCE_EACH, PATIENCE = 30.0, 300.0
+SECONDS_PER_FAULT, BASE_TIMEOUT = 30.0, 300.0
 #: Seconds in which all processes of a cluster must be gone after its driver.
 GONE = 20.0
 
@@ -72,7 +72,7 @@ def _play(counts: dict[str, int], seed: int) -> tuple[list[Row], list[str]]:
 def _followed(apart: Apart, names: Sequence[str], counts: dict[str, int]) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     since = time.monotonic()
-    while apart.wait(1.0) is None and time.monotonic() < since + PATIENCE + PATIENCE_EACH * counts[names[len(rows)]]:
+    while apart.wait(1.0) is None and time.monotonic() < since + BASE_TIMEOUT + SECONDS_PER_FAULT * counts[names[len(rows)]]:
         found = _read(apart.folder / "rows")
         if len(found) > len(rows):
             since = time.monotonic()
@@ -81,7 +81,7 @@ def _followed(apart: Apart, names: Sequence[str], counts: dict[str, int]) -> tup
         rows = found
         if len(rows) == len(names):
             break
-    code = apart.wait(PATIENCE if len(rows) == len(names) else 0.1)
+    code = apart.wait(BASE_TIMEOUT if len(rows) == len(names) else 0.1)
     rows = _read(apart.folder / "rows")
     if len(rows) < len(names):
         what = "it hung" if code is None else f"its process ended with {code}"
@@ -99,7 +99,7 @@ def _left_alone(steps: int) -> bool:
     apart = Apart()
     apart.start("-m", "tests.faults.memory", str(steps))
     try:
-        code = apart.wait(PATIENCE + steps)
+        code = apart.wait(BASE_TIMEOUT + steps)
         print(apart.out.read_text(), end="")
         return code == 0
     finally:

@@ -264,14 +264,14 @@ def mixed(site: Site) -> int:
 
 
 #: The training whose workers are stopped takes a task for hung after so many seconds.
-PATIENCE = 4.0
+TASK_TIMEOUT = 4.0
 _AWAY = ("worker:1", "worker:2")
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         Kind("SIGKILL", killed, 440, 12, 0.3),
-        Kind("SIGSTOP", stopped, 120, 6, 0.3, options={"task_timeout": PATIENCE}),
+        Kind("SIGSTOP", stopped, 120, 6, 0.3, options={"task_timeout": TASK_TIMEOUT}),
         Kind("segfault", segfault, 180, 8, 0.3),
         Kind("sys.exit", exits, 180, 8, 0.3),
         Kind("slow worker", slowed, 90, 6, 0.2),

@@ -21,7 +21,7 @@ from . import scenes
 SIDE = 256
 #: The worker of the node that goes: the two of the head come first.
 THERE = "worker:2"
-PATIENCE = 60.0
+LOSS_TIMEOUT = 60.0
 
 
 class Cost(NamedTuple):
@@ -77,7 +77,7 @@ def places(ref: Any) -> list[str]:
 
 
 def wait(condition: Callable[[], bool]) -> None:
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + LOSS_TIMEOUT
     while not condition():
         assert time.monotonic() < ends, "it did not happen"
         time.sleep(0.02)
@@ -184,7 +184,7 @@ def gate(x: Any, s: Any, *, folder: str) -> Any:
     """Tells that it was reached, and waits until it may go on."""
     if folder:
         Path(folder, "reached").touch()
-        ends = time.monotonic() + PATIENCE
+        ends = time.monotonic() + LOSS_TIMEOUT
         while not os.path.exists(os.path.join(folder, "go")) and time.monotonic() < ends:
             time.sleep(0.01)
     return s + x[0, 0]

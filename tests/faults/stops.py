@@ -15,7 +15,7 @@ import numpy as np
 import distgrad as dg
 
 #: Seconds a task may run, and a run may take. A task itself takes some tenths of a second.
-PATIENCE, TIMEOUT = 3.0, 6.0
+TASK_TIMEOUT, TIMEOUT = 3.0, 6.0
 
 
 @dg.op("FaultsSlow", infer=lambda x, **_: (x.shape, x.dtype))

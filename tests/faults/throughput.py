@@ -27,7 +27,7 @@ import distgrad as dg
 
 from .apart import Apart, end_on_signal
 from .cluster import OwnCluster
-from .kinds import PATIENCE, Site, send
+from .kinds import TASK_TIMEOUT, Site, send
 
 #: Seconds between two faults; the part that must be left, of those kinds that have a bar.
 EVERY, BARS = 30.0, {"SIGKILL": 0.95}
@@ -100,7 +100,7 @@ class Kind(NamedTuple):
 
 KINDS = {
     "SIGKILL": Kind(_kill, {}),
-    "SIGSTOP": Kind(_stop, {"task_timeout": PATIENCE}),
+    "SIGSTOP": Kind(_stop, {"task_timeout": TASK_TIMEOUT}),
     "node loss": Kind(_lose, {}, 1),
 }
 

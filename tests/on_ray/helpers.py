@@ -13,7 +13,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 #: Starting Ray takes 4 to 12 s on an idle machine.
-PATIENCE = 240.0
+PROCESS_TIMEOUT = 240.0
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
@@ -39,7 +39,7 @@ def driver(*command: str, cwd: Path = ROOT, **more: str) -> tuple[str, str]:
     """What a driver prints: its output and its errors. It must end well."""
     process = start(*command, cwd=cwd, **more)
     try:
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=PROCESS_TIMEOUT)
     finally:
         process.kill()
     assert process.returncode == 0, f"{command} ended with {process.returncode}:\n{out}\n{err}"

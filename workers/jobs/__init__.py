@@ -1,1 +1,1 @@
-"""Jobs of a Ray cluster."""
+"""Submits, lists, follows and stops jobs of a Ray cluster."""

@@ -1,6 +1,6 @@
-"""Jobs of a Ray cluster through the API of its dashboard: submitting, listing, following, stopping.
+"""Jobs of a Ray cluster, through the API of its dashboard: submitting, listing, following, stopping.
 
-All use of Ray's job client is in here; Ray is imported once a dashboard has answered. Knows no command line.
+The only user of Ray's job client. Ray is imported after a dashboard has answered. Knows nothing of the command line.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from distgrad.workers.on_ray.connect.tokens import check_token
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobSubmissionClient
 
-#: Seconds in which a dashboard that answered before must do so again; in which a job stops.
+#: Seconds to reach a dashboard again after an interruption; seconds for a job to stop.
 RECONNECT_TIMEOUT, STOP_TIMEOUT = 30.0, 30.0
-#: Bytes that no Ray takes in one upload; its dashboard takes a fifth, unless it is set up otherwise.
+#: Bytes above which no Ray accepts an upload. By default its dashboard accepts a fifth of that.
 LARGEST = 500 << 20
-#: The label of a job with what was submitted, for lists.
+#: The metadata key of the submitted command, for lists of jobs.
 LABEL = "distgrad"
 _OVER = ("STOPPED", "SUCCEEDED", "FAILED")
-#: They tell on the way what is of no use here, or what the errors below tell better.
+#: Loggers that are silenced: what they say is of no use here, or repeated by the errors below.
 _CHATTY = (
     "ray.dashboard.modules.dashboard_sdk",
     "ray.dashboard.modules.job.sdk",
@@ -47,42 +47,42 @@ _CHATTY = (
 class Request:
     """A script to run as a job."""
 
-    #: Relative to the working folder, which is what the job gets of this machine.
+    #: Path relative to the working folder, which is uploaded.
     script: str
     arguments: Sequence[str] = ()
     working_dir: Path = Path()
     #: Options of `distgrad run`.
     options: Sequence[str] = ()
-    #: The cluster's Python: a command, or a path there.
+    #: The Python of the cluster: a command, or a path on the cluster.
     python: str = "python"
-    #: They may be secrets, though they should not: nothing here prints them, but Ray does.
+    #: Environment variables. They may be secrets, though they should not be: Ray prints them, nothing here does.
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
     #: Paths in the working folder that are not sent.
     held_back: Sequence[str] = ()
-    #: Whether the job gets this distgrad; whether Ray installs what that needs; and what else.
+    #: Whether to upload this distgrad; whether Ray installs its dependencies; and other packages to install.
     ship: bool = True
     install: bool = False
     pip: Sequence[str] = ()
     id: str | None = None
-    #: What the script's own process takes of the cluster: `entrypoint_num_cpus` and the like.
+    #: Resources of the script's own process: `entrypoint_num_cpus` and the like.
     resources: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def entrypoint(self) -> str:
-        """The command of the job. With -P the job's folder cannot hide distgrad: it may be a checkout of it."""
+        """The command of the job. With -P the job's folder, which may be a checkout of distgrad, cannot shadow it."""
         command = [self.python, "-P", "-m", "distgrad", "run", "--address", "auto", *self.options]
         return shlex.join([*command, "--", self.script, *self.arguments])
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as Ray tells of it."""
+    """A job as Ray reports it."""
 
     id: str
     status: str
     #: The script and its arguments; the whole command of a job that distgrad did not submit.
     script: str
-    #: Seconds of the epoch.
+    #: Seconds since the epoch.
     started: float | None
     ended: float | None
     exit_code: int | None
@@ -94,7 +94,7 @@ class Job:
 
     @property
     def seconds(self) -> float | None:
-        """How long it has run, up to now if it still runs."""
+        """Its run time in seconds; up to now if it is still running."""
         return None if self.started is None else (self.ended or time.time()) - self.started
 
     def failure(self) -> str:
@@ -112,7 +112,7 @@ class Jobs:
     def __init__(self, address: str):
         self.address = checked(address)
         if wants_token(self.address):
-            # As Ray does where it joins a cluster: it shows the token that it finds.
+            # As Ray does when it joins a cluster: present the token that it finds.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
             _check_token()
         with self._telling():
@@ -121,7 +121,7 @@ class Jobs:
     def submit(self, request: Request) -> str:
         """The id of the new job."""
         if certain_bytes(request.working_dir, LARGEST) > LARGEST:
-            raise _too_large("500 MiB")  # at once: Ray would read, copy and load all of it before it says so
+            raise _too_large("500 MiB")  # early: Ray would read and copy all of it first
         environment: dict[str, Any] = {
             "working_dir": str(request.working_dir.resolve()),
             "env_vars": {"DISTGRAD_PROGRESS": "log", **request.env},
@@ -143,7 +143,7 @@ class Jobs:
         return made
 
     def list(self) -> list[Job]:
-        """All jobs, the newest first; not the drivers that joined the cluster by themselves."""
+        """All jobs, newest first; without drivers that joined the cluster by themselves."""
         with self._telling():
             found = [_job(x) for x in self._client.list_jobs() if x.submission_id]
         return sorted(found, key=lambda job: job.started or 0.0, reverse=True)
@@ -153,13 +153,13 @@ class Jobs:
             return _job(self._client.get_job_info(id))
 
     def logs(self, id: str) -> str:
-        """All that a job has printed so far."""
+        """The output of a job so far."""
         with self._telling(id):
             text: str = self._client.get_job_logs(id)
         return text
 
     def follow(self, id: str, write: Callable[[str], object]) -> Job:
-        """Hand on what a job prints, from its start, as it comes; the job when it has ended."""
+        """Pass the output of a job to `write` from its start, as it arrives; return the job when it has ended."""
         self.get(id)
         tail = _Tail(write)
         while True:
@@ -170,7 +170,7 @@ class Jobs:
             time.sleep(0.5)
 
     def stop(self, id: str) -> Job:
-        """Stop a job, and wait until it has ended: it is killed if it does not end by itself."""
+        """Stop a job, and wait until it has ended. Ray kills it if it does not end by itself."""
         job, ends = self.get(id), time.monotonic() + STOP_TIMEOUT
         if not job.over:
             with self._telling(id):
@@ -181,7 +181,7 @@ class Jobs:
         return job
 
     def _get_retrying(self, id: str) -> Job:
-        """The job, though the way to the cluster may be interrupted for a while."""
+        """The job; retries while the connection to the cluster is interrupted."""
         ends = time.monotonic() + RECONNECT_TIMEOUT
         while True:
             try:
@@ -193,14 +193,14 @@ class Jobs:
 
     @contextmanager
     def _telling(self, id: str | None = None) -> Iterator[None]:
-        """Ray's errors in terms of what was asked for."""
+        """Turns Ray's errors into JobsError, in terms of the request."""
         from ray.exceptions import AuthenticationError
 
         try:
             yield
         except AuthenticationError as e:
             raise JobsError(_token(self.address, e)) from e
-        except OSError as e:  # those of the HTTP library are, too
+        except OSError as e:  # including those of the HTTP library
             if e.filename is not None:
                 raise JobsError(f"{e.filename!r} cannot be uploaded: {e.strerror}", misuse=True) from e
             raise JobsError(f"the cluster at {self.address} does not answer: {_first_line(str(e))}") from e
@@ -209,14 +209,14 @@ class Jobs:
 
 
 class _Tail:
-    """A log that is handed on piece by piece, each once, over as many connections as it takes."""
+    """Passes on a log piece by piece, each once, reconnecting as often as needed."""
 
     def __init__(self, write: Callable[[str], object]):
         self._write = write
         self._written = 0
 
     async def read(self, client: JobSubmissionClient, id: str) -> bool:
-        """Read on until the log ends (True) or the connection does."""
+        """Read until the log ends (True) or the connection does (False)."""
         from aiohttp import ClientError
 
         parts, place = client.tail_job_logs(id), 0
@@ -231,19 +231,19 @@ class _Tail:
             place += len(text)
             if new:
                 self._written = place
-                self._write(new)  # what it raises is no matter of the connection
+                self._write(new)  # outside the try: its errors are not those of the connection
 
 
 def _packages(request: Request) -> list[str]:
-    """What Ray shall install for a job."""
+    """The packages that Ray installs for a job."""
     needed = requirements() if request.install else []
     if request.install and not needed:
-        raise JobsError("what distgrad needs is not known here, where it is not installed: leave out --install", True)
+        raise JobsError("distgrad is not installed here, so its dependencies are unknown: omit --install", True)
     return [*needed, *request.pip]
 
 
 def _client(address: str) -> JobSubmissionClient:
-    """Ray's client of exactly this address: it would prefer that of the environment."""
+    """Ray's client for exactly this address: it would prefer one from the environment."""
     names = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
     kept = {name: os.environ.pop(name) for name in names if name in os.environ}
     try:
@@ -272,10 +272,10 @@ def _job(found: JobDetails) -> Job:
 
 def _token(address: str, e: Exception) -> str:
     wrong = "Invalid" in str(e)
-    what = "does not take this token" if wrong else "wants an authentication token"
+    what = "rejects this token" if wrong else "requires an authentication token"
     return (
-        f"the cluster at {address} {what}: set RAY_AUTH_TOKEN to the cluster's, or RAY_AUTH_TOKEN_PATH to a file with "
-        f"it (by default ~/.ray/auth_token), and RAY_AUTH_MODE to 'token' or not at all"
+        f"the cluster at {address} {what}: set RAY_AUTH_TOKEN to the cluster's token, or RAY_AUTH_TOKEN_PATH to a file "
+        f"with it (by default ~/.ray/auth_token), and set RAY_AUTH_MODE to 'token' or unset it"
     )
 
 
@@ -289,8 +289,8 @@ def _told(text: str, id: str | None, address: str) -> JobsError:
 
 def _too_large(most: str) -> JobsError:
     return JobsError(
-        f"the working folder is too large: Ray takes up to {most}. Name what the job does not need in a .rayignore "
-        f"file (as in a .gitignore), or choose a smaller folder with --working-dir",
+        f"the working folder is too large: Ray accepts up to {most}. List files that the job does not need in a "
+        f".rayignore file (in the syntax of .gitignore), or choose a smaller folder with --working-dir",
         misuse=True,
     )
 
@@ -300,6 +300,6 @@ def _first_line(text: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line, which in a traceback says what happened: without the name of the exception."""
+    """The last line, which holds the message of a traceback, without the name of the exception."""
     last = (text.strip(" .\n").splitlines() or ["Ray does not say why"])[-1]
     return re.sub(r"^[\w.]+(Error|Exception): ", "", last)

@@ -1,5 +1,5 @@
-"""What a job takes along: distgrad itself, for a cluster that does not have it or not this one; and how large the
-working folder is. Knows no Ray."""
+"""What is uploaded with a job: distgrad itself, for clusters without it or with another version, and the size of the
+working folder. Does not import Ray."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distgrad.workers.on_ray.connect.private_files import FILES
 
 
 def assemble(folder: Path) -> Path:
-    """A copy of this distgrad as one package folder. In a checkout it lies in three, which only its install joins."""
+    """Copy this distgrad into one package folder. A checkout has three folders, which only the install combines."""
     made = folder / "distgrad"
     for module, to in ((errors, made), (scheduler, made / "scheduler"), (workers, made / "workers")):
         source = Path(str(module.__file__)).parent
@@ -22,13 +22,13 @@ def assemble(folder: Path) -> Path:
     return made
 
 
-#: What Ray leaves out of a folder by itself; files that name what else it leaves out.
+#: Folders that Ray does not upload; files that list what else it does not upload.
 _SKIPPED, _IGNORES = {".git", ".venv", "venv", "__pycache__"}, {".gitignore", ".rayignore"}
 
 
 def certain_bytes(folder: Path, most: int) -> int:
-    """Bytes of a folder that Ray would upload for sure, counted until they are more than `most`. What lies beside or
-    below a file of names to ignore may be left out, and does not count."""
+    """Bytes of a folder that Ray would certainly upload, counted until they exceed `most`. Folders with an ignore file
+    do not count, as Ray may leave them out."""
     count = 0
     for where, folders, files in os.walk(folder):
         if not _IGNORES.isdisjoint(files):
@@ -42,7 +42,7 @@ def certain_bytes(folder: Path, most: int) -> int:
 
 
 def requirements() -> list[str]:
-    """What distgrad needs beside Ray, which every cluster has. Nothing where distgrad lies without its metadata."""
+    """The dependencies of distgrad except Ray, which every cluster has. Empty if distgrad's metadata is missing."""
     try:
         found = metadata.requires("distgrad") or []
     except metadata.PackageNotFoundError:
@@ -51,11 +51,11 @@ def requirements() -> list[str]:
 
 
 def explain_missing(log: str) -> str:
-    """What to do where the end of a failed job's log says that Python or a module is missing."""
+    """The remedy if the end of a failed job's log says that Python or a module is missing."""
     last = "\n".join(log.strip().splitlines()[-3:])
     if re.search(r"python\S*: (command )?not found", last):
-        return ": the cluster has no such command; name its Python with --python"
-    found = re.search(r"No module named '?(\w+)(?![\w.])", last)  # of a.b it would have an a
+        return ": the cluster has no such command; specify its Python with --python"
+    found = re.search(r"No module named '?(\w+)(?![\w.])", last)  # not a.b: the package a exists
     if found is None:
         return ""
     name = found[1]
@@ -63,4 +63,4 @@ def explain_missing(log: str) -> str:
         return ": the cluster has no distgrad; submit without --no-ship"
     if name in [re.split(r"[^\w-]", x)[0].replace("-", "_") for x in requirements()]:
         return f": the cluster's Python lacks {name!r}, which distgrad needs; submit with --install, or choose --python"
-    return f": there is no module {name!r} there; is it missing in the working folder, or a package for --pip?"
+    return f": the cluster has no module {name!r}; add it to the working folder, or install it with --pip"

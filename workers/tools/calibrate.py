@@ -1,7 +1,7 @@
 """Calibration: measures the rates of this machine once, and keeps them as JSON in the user's cache folder.
 
-`machine()` never measures: it gives what was measured here before, or the defaults. `calibrate()` measures if it must.
-A file belongs to one machine as NumPy sees it: its processor, cpus, NumPy, BLAS, and the threads that were asked for.
+`machine()` never measures: it returns earlier measurements, or the defaults. `calibrate()` measures if necessary.
+A file belongs to one combination of processor, cpus, NumPy, BLAS and number of threads.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.numpy_engine.tape import Tape
 from distgrad.workers.thread_pool import thread_pool
 
-#: Of the files. A change of what a rate means is a new number, and the machine is measured again.
+#: Version of the file format. It changes with the meaning of a rate, and machines are then measured again.
 FORMAT = 3
-#: How long a calibration may take, more or less.
+#: Approximate seconds of a calibration.
 SECONDS = 4.0
-#: A product at full speed that is over in a few milliseconds: longer ones seldom have all cpus for themselves.
+#: Shape (m, k, n) of a product at full speed that takes a few milliseconds: longer ones are often disturbed.
 LARGE = 512, 512, 512
-#: A product that threads share: each has as much of it as lasts a few milliseconds.
+#: Shape (m, k, n) of a product that threads share, a few milliseconds each.
 SHARED = 1024, 512, 512
-#: Where further threads gain less than this, it is not they that were measured but what else runs on the machine.
+#: Gain per further thread, relative to the first, below which the measurement is discarded: the machine is busy.
 BUSY = 0.1
-#: Memory that is larger is given back to the system at once, and new when it is asked for again.
+#: Bytes of an allocation that the allocator returns to the system immediately, so that each new one has fresh pages.
 FRESH_BYTES = 64 << 20
 
 Progress = Callable[[str], None]
 
 
 def machine(threads: int | None = None) -> Machine:
-    """The rates measured on this machine, or the defaults where nothing was: no time is spent on measuring. Those for
-    all cpus do for fewer threads too: most of them are rates of one cpu."""
+    """The rates measured on this machine earlier, or the defaults; it measures nothing. The rates for all cpus also
+    serve for fewer threads, because most are rates of one cpu."""
     counts = dict.fromkeys((threads or usable_cpus(), usable_cpus()))
     return next((found for found in map(_kept, counts) if found is not None), Machine())
 
@@ -57,14 +57,15 @@ def machine(threads: int | None = None) -> Machine:
 def calibrate(
     threads: int | None = None, *, force: bool = False, seconds: float = SECONDS, progress: Progress | None = None
 ) -> Machine:
-    """The rates of this machine, measured if they were not before (or with `force`), and kept.
+    """The rates of this machine; measured and cached if they were not before, or with `force`.
 
-    `threads` is how many a task may use, by default all cpus; `progress` is told what is being measured.
+    `threads` is the number of threads that a task may use, by default all cpus. `progress` is called with a text about
+    each measurement.
     """
     count = check_threads(usable_cpus() if threads is None else threads)
     found = None if force else _kept(count)
     if found is None:
-        path = _writable(cache_file(count))  # before the time is spent
+        path = _writable(cache_file(count))  # before measuring
         found = measure(count, seconds, progress)
         _keep(document(found, count), path)
     return found
@@ -86,13 +87,13 @@ def cache_folder() -> Path:
 
 
 def cache_file(threads: int | None = None) -> Path:
-    """Where the rates of this machine are kept. Other formats have other files: two versions may share a folder."""
+    """The file with the rates of this machine. Each format has its own file, so that versions can share a folder."""
     text = json.dumps({"format": FORMAT, **identity(threads or usable_cpus())}, sort_keys=True)
     return cache_folder() / f"machine-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def identity(threads: int) -> dict[str, Any]:
-    """What the rates depend on: another processor, NumPy or BLAS is measured anew."""
+    """What the rates depend on: they are measured again after a change of processor, NumPy or BLAS."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg, index, unused-ignore]
     return {
         "processor": _processor(),
@@ -113,7 +114,7 @@ def _processor() -> str:
 
 
 def document(measured: Machine, threads: int | None = None) -> dict[str, Any]:
-    """What is written: also what `calibration = "..."` of a cluster file takes."""
+    """The content of the file, which `calibration = "..."` of a cluster file also accepts."""
     return {"format": FORMAT, "identity": identity(threads or usable_cpus()), "machine": measured.to_json()}
 
 
@@ -126,7 +127,7 @@ def _writable(path: Path) -> Path:
 
 
 def _keep(data: dict[str, Any], path: Path) -> None:
-    """Nobody ever reads half a file."""
+    """Write the file atomically."""
     try:
         write_text(path, json.dumps(data, indent=2))
     except OSError as e:
@@ -135,7 +136,7 @@ def _keep(data: dict[str, Any], path: Path) -> None:
 
 def _unkept(e: OSError, path: Path) -> OSError:
     why = os.strerror(e.errno) if e.errno else str(e)
-    remedy = "Set DISTGRAD_CACHE to a folder that can be written, with room in it."
+    remedy = "Set DISTGRAD_CACHE to a writable folder with free space."
     return OSError(e.errno, f"the calibration cannot be kept in {path}: {why}. {remedy}")
 
 
@@ -173,8 +174,8 @@ def _ignored(path: Path, reason: Exception) -> None:
 
 
 def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = None) -> Machine:
-    """The rates, as medians of repeated short runs: what this machine usually does, with whatever else runs on it. The
-    best of them would be what it seldom does."""
+    """The rates, as medians of repeated short runs: the usual speed of this machine under its usual load, rather than
+    the best."""
     from threadpoolctl import threadpool_limits  # late: it looks through all loaded libraries
 
     tell = progress or (lambda text: None)
@@ -185,27 +186,27 @@ def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = 
         rates |= _products(each)
         tell("measuring memory and cache")
         rates |= _memory(threads, each)
-        tell("measuring functions of elements")
+        tell("measuring elementwise functions")
         rates |= _elements(each)
         tell("measuring overheads")
         rates |= _overheads(each)
         if threads > 1:
-            tell(f"measuring what {threads} threads do together")
+            tell(f"measuring {threads} threads together")
             gained = _gained(threads, each)
             if gained > BUSY:
                 rates |= {"gemm_parallel": min(gained, 1.0), "spread_seconds": _handing_over(threads, each)}
             else:
-                tell("other programs keep the cpus busy: what further threads gain is not measured but assumed")
+                tell("other programs keep the cpus busy: the gain of further threads is assumed, not measured")
     return read_machine(rates, Machine(), "calibration")
 
 
 def usual(run: Callable[[], object], seconds: float) -> float:
-    """The median of repeated runs."""
+    """The median seconds of repeated runs."""
     return statistics.median(times(run, seconds))
 
 
 def times(run: Callable[[], object], seconds: float, least: int = 3) -> list[float]:
-    """Of repeated runs, after one that is not counted."""
+    """Seconds of repeated runs, after a warm-up run."""
     run()
     found: list[float] = []
     end = time.perf_counter() + seconds
@@ -217,7 +218,7 @@ def times(run: Callable[[], object], seconds: float, least: int = 3) -> list[flo
 
 
 def _products(each: float) -> dict[str, float]:
-    """The rate of a large product, and how it falls with the smallest dimension: rate(d) = large * d / (d + half)."""
+    """The rate of a large product, and its decline with the smallest dimension d: rate(d) = large * d / (d + half)."""
     large = _product_rate(*LARGE, np.float32, each)
     halves = []
     for d in (4, 10, 32):
@@ -233,15 +234,15 @@ def _product_rate(m: int, k: int, n: int, dtype: Any, seconds: float) -> float:
 
 
 def _memory(threads: int, each: float) -> dict[str, float]:
-    """Copies, counted as read and written: within the cache, and far beyond it."""
+    """Bandwidth of copies, counting reads and writes: within the cache, and far beyond it."""
     from concurrent.futures import ThreadPoolExecutor
 
     cache = _cache_bytes()
-    near = np.ones(int(cache) // 16, np.float32)  # with its copy half of the cache
+    near = np.ones(int(cache) // 16, np.float32)  # half of the cache together with its copy
     target = np.empty_like(near)
     rates = {"cache_bytes": cache, "cache_bandwidth": 2 * near.nbytes / usual(lambda: np.copyto(target, near), each)}
     far = np.ones(int(min(max(32 << 20, 2 * cache), 256 << 20)) // 4, np.float32)
-    target = np.ones_like(far)  # not empty: its pages must be there
+    target = np.ones_like(far)  # not np.empty: its pages must be mapped
     rates["memory_bandwidth_one"] = 2 * far.nbytes / usual(lambda: np.copyto(target, far), each)
     parts = list(zip(np.array_split(target, threads), np.array_split(far, threads), strict=True))
     with ThreadPoolExecutor(threads) as pool:
@@ -254,7 +255,7 @@ def _memory(threads: int, each: float) -> dict[str, float]:
 
 
 def _cache_bytes() -> float:
-    """Half of the last cache: the rest has what other values and programs need. The default where it is unknown."""
+    """Half of the last-level cache, as other values and programs need the rest; the default if it is unknown."""
     sizes = [0]
     for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):  # Linux
         text = file.read_text().strip()
@@ -264,7 +265,7 @@ def _cache_bytes() -> float:
 
 
 def _elements(each: float) -> dict[str, float]:
-    """Elements per second in blocks of the size that groups have, beyond what the call itself takes."""
+    """Elements per second in blocks of the size that groups use, without the overhead of the call."""
     n = BLOCK
     rng = np.random.default_rng(0)
     x, y, out = rng.random(n, np.float32), rng.random(n, np.float32), np.empty(n, np.float32)
@@ -282,7 +283,7 @@ def _elements(each: float) -> dict[str, float]:
 
 
 def _overheads(each: float) -> dict[str, float]:
-    """What a step on a few elements takes in a task of many, and a round trip to another thread."""
+    """Seconds of a step on a few elements within a task of many steps, and of a round trip to another thread."""
     from concurrent.futures import ThreadPoolExecutor
 
     count, x = 1000, np.ones(16, np.float32)
@@ -297,7 +298,7 @@ def _overheads(each: float) -> dict[str, float]:
 
 
 def _gained(threads: int, each: float) -> float:
-    """What each further thread adds to a product that all share, as a share of the first."""
+    """The gain of each further thread for a shared product, as a fraction of the first thread."""
     m, k, n = SHARED
     a, b, out = np.ones((m, k), np.float32), np.ones((k, n), np.float32), np.empty((m, n), np.float32)
     alone = usual(lambda: np.matmul(a, b, out=out), 2 * each)
@@ -307,7 +308,7 @@ def _gained(threads: int, each: float) -> float:
 
 
 def _handing_over(threads: int, each: float) -> float:
-    """How much longer a call takes where threads work together, beyond their share of the elements."""
+    """Overhead in seconds per call when threads share the blocks of a group."""
     calls, blocks = 8, 4 * threads
     arrays = [[np.ones(BLOCK, np.float32) for _ in range(3)] for _ in range(blocks)]
 

@@ -1,6 +1,6 @@
-"""What this machine has for distgrad, and what to do about what it lacks. Ray is looked for in `on_ray/health.py`.
+"""Checks this machine's software, hardware and settings for distgrad. `on_ray/health.py` checks Ray clusters.
 
-Each check looks, changes nothing, and gives a `Finding`: one that fails to look says so, and the others go on.
+Each check yields findings and changes nothing. If one fails, a finding says so, and the others still run.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from distgrad.workers.tools import calibrate
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 
-#: Below these a run may fail that the machine could do otherwise: bytes free, share of a disk, files open at once.
+#: Limits below which runs may fail: free bytes of memory, free fraction of the disk, open files.
 LOW_MEMORY, LOW_DISK, LOW_FILES = 1 << 30, 0.05, 4096
-#: Ray's object store by default: this share of the memory, up to so many bytes.
+#: Ray's default object store: a fraction of the memory, up to a maximum in bytes.
 STORE_SHARE, STORE_MOST = 0.3, 200 * 10**9
-#: Days after which rates that were measured may be those of another machine: virtual ones move.
+#: Days after which measured rates count as outdated: virtual machines move to other hosts.
 OLD_DAYS = 180
-#: Seconds that another program may take to answer.
+#: Seconds for an external program to answer.
 COMMAND_TIMEOUT = 3.0
 
 
 class Finding(NamedTuple):
-    """What was looked at, how it is (ok, warning, problem), what was found, and what to do about it."""
+    """The subject, its state (ok, warning, problem), what was found, and the remedy."""
 
     what: str
     state: str
@@ -45,12 +45,12 @@ class Finding(NamedTuple):
 
 
 def findings() -> Iterator[Finding]:
-    """What is found on this machine, check by check."""
+    """The findings of all checks."""
     for what, check in CHECKS.items():
         try:
             yield from check()
-        except Exception as e:  # a machine that cannot be looked at in this way is no worse for it
-            yield Finding(what, WARNING, f"could not be looked at: {type(e).__name__}: {e}")
+        except Exception as e:  # the check does not work on this machine, which may be fine
+            yield Finding(what, WARNING, f"could not be checked: {type(e).__name__}: {e}")
 
 
 # -- software ----------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def versions() -> Iterator[Finding]:
 
 
 def _package(requirement: str) -> Finding:
-    """What is installed of one line of the requirements, as `numpy>=2.1`."""
+    """The installed version for a requirement such as `numpy>=2.1`."""
     name, least = _parsed(requirement)
     remedy = f"pip install '{requirement.partition(';')[0].strip()}'"
     try:
@@ -94,17 +94,17 @@ def _numbers(version: str) -> list[int]:
 def blas() -> Iterator[Finding]:
     import numpy as np
 
-    (np.ones((2, 2)) @ np.ones((2, 2))).sum()  # loads the library, where that is done late
+    (np.ones((2, 2)) @ np.ones((2, 2))).sum()  # loads the library, if that is done lazily
     from threadpoolctl import ThreadpoolController
 
     found = [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
     named = [f"{lib.internal_api} {lib.version or ''}, {lib.num_threads} threads" for lib in found]
     text = "; ".join(dict.fromkeys(named))
     if found:
-        yield Finding("blas", OK, f"{text} (a run sets them to what its plan says)")
+        yield Finding("blas", OK, f"{text} (each run sets the number that its plan says)")
     else:
         remedy = "Install NumPy from PyPI or conda-forge, which bring OpenBLAS or MKL."
-        yield Finding("blas", WARNING, "none whose threads can be set: products may be slow", remedy)
+        yield Finding("blas", WARNING, "no library whose threads can be set: products may be slow", remedy)
 
 
 # -- hardware ----------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def memory() -> Iterator[Finding]:
     total, free = usable_memory(), _free_memory()
     found = f"{bytes_text(total)}" + ("" if free is None else f", {bytes_text(free)} of them free")
     low = free is not None and free < LOW_MEMORY
-    remedy = "End other programs, or give sessions a budget: Session(memory=...)."
+    remedy = "Close other programs, or limit sessions with Session(memory=...)."
     yield Finding("memory", WARNING, found, remedy) if low else Finding("memory", OK, found)
 
 
@@ -134,7 +134,7 @@ def _free_memory() -> int | None:
 
 
 def object_store(shared: str = "/dev/shm") -> Iterator[Finding]:
-    """Where Ray keeps objects: in shared memory, or, where that is too small, in files of the temporary folder."""
+    """Where Ray keeps objects: in shared memory, or in files of the temporary folder if that is too small."""
     wanted = int(min(STORE_SHARE * usable_memory(), STORE_MOST))
     if not os.path.isdir(shared):
         yield Finding("object store", OK, f"in {tempfile.gettempdir()}: this system has no {shared}")
@@ -153,7 +153,7 @@ def disk() -> Iterator[Finding]:
     use = shutil.disk_usage(folder)
     found = f"{bytes_text(use.free)} of {bytes_text(use.total)} free in {folder}"
     if use.free < LOW_DISK * use.total:
-        remedy = "Free some, or set RAY_TMPDIR: Ray refuses to move objects to a disk that is 95 % full."
+        remedy = "Free some space, or set RAY_TMPDIR: Ray does not spill objects to a disk that is 95 % full."
         yield Finding("disk", WARNING, found, remedy)
     else:
         yield Finding("disk", OK, found)
@@ -168,7 +168,7 @@ def gpus() -> Iterator[Finding]:
     names = [line.partition(" (UUID")[0] for line in done.stdout.splitlines() if line.startswith("GPU")]
     if done.returncode or not names:
         said = " ".join((done.stdout + done.stderr).split()) or "nothing"
-        yield Finding("gpus", WARNING, f"nvidia-smi finds none, and says: {said}", "Look at the GPU's driver.")
+        yield Finding("gpus", WARNING, f"nvidia-smi finds none, and says: {said}", "Check the GPU's driver.")
     else:
         yield _torch("; ".join(names))
 
@@ -201,7 +201,7 @@ def calibration() -> Iterator[Finding]:
     else:
         days = (time.time() - file.stat().st_mtime) / 86400
         found = f"{file}, {days:.0f} days old" if days >= 1 else f"{file}, of today"
-        again = "Run `distgrad calibrate --force`: the machine may be another one by now."
+        again = "Run `distgrad calibrate --force`: the machine may have changed since."
         yield Finding("calibration", WARNING, found, again) if days > OLD_DAYS else Finding("calibration", OK, found)
 
 
@@ -225,7 +225,7 @@ def open_files() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = "unlimited" if hard == resource.RLIM_INFINITY else f"{hard:,}"
     if soft != resource.RLIM_INFINITY and soft < LOW_FILES:
-        remedy = f"ulimit -n 65536 (allowed here: {most}): Ray has several connections for each worker."
+        remedy = f"ulimit -n 65536 (allowed here: {most}): Ray opens several connections per worker."
         yield Finding("open files", WARNING, f"{soft:,}", remedy)
     else:
         yield Finding("open files", OK, "unlimited" if soft == resource.RLIM_INFINITY else f"{soft:,}")
@@ -234,16 +234,16 @@ def open_files() -> Iterator[Finding]:
 def terminal() -> Iterator[Finding]:
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     if not sys.stderr.isatty():
-        found = "none: progress is quiet (DISTGRAD_PROGRESS=log writes lines)"
+        found = "none: progress is off (DISTGRAD_PROGRESS=log writes lines)"
     else:
-        found = f"{shutil.get_terminal_size().columns} columns, progress is drawn (DISTGRAD_PROGRESS=off is quiet)"
+        found = f"{shutil.get_terminal_size().columns} columns, progress is shown (DISTGRAD_PROGRESS=off turns it off)"
     if encoding not in ("utf8", ""):
         yield Finding("terminal", WARNING, f"{found}; its encoding is {encoding}", "export PYTHONUTF8=1")
     else:
         yield Finding("terminal", OK, found)
 
 
-#: What is looked at, in the order in which it is told.
+#: The checks, in the order in which they are reported.
 CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "versions": versions,
     "cpus": cpus,

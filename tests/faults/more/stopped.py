@@ -24,7 +24,7 @@ from .stage import (
     workers,
 )  # fmt: skip
 
-PATIENCE, TIMEOUT = 4.0, 10.0
+TASK_TIMEOUT, TIMEOUT = 4.0, 10.0
 WITHIN = TIMEOUT + SLACK
 #: A session without a timeout gives up when Ray has not answered for 30 s, at which it looks every 10 s.
 SILENT = 30.0 + 10.0 + SLACK
@@ -36,10 +36,10 @@ SILENT = 30.0 + 10.0 + SLACK
 def _stopped_workers(stage: Stage, every: bool, working: bool) -> None:
     """Workers are stopped, idle or at work; `task_timeout` ends them, and the step comes to its end."""
     ledger = Ledger()
-    with session(task_timeout=PATIENCE, timeout=60.0):
+    with session(task_timeout=TASK_TIMEOUT, timeout=60.0):
         for _ in range(3):
             ledger.step()
-        within = PATIENCE + SLACK + ALL_STOPPED * every
+        within = TASK_TIMEOUT + SLACK + ALL_STOPPED * every
         if working:
             later(0.7, lambda: stop(busy() if every else busy()[:1]))
             stage.result("step", lambda: ledger.step(1.5), 1.5 * 2 + within, 4)
@@ -88,14 +88,14 @@ def stopped_workers_all_with_a_timeout_only(stage: Stage) -> None:
 def stopped_worker_goes_on(stage: Stage) -> None:
     """Stopped and resumed again and again: nothing is lost, nothing is done twice."""
     ledger = Ledger()
-    with session(task_timeout=PATIENCE, timeout=60.0):
+    with session(task_timeout=TASK_TIMEOUT, timeout=60.0):
         ledger.step()
         for _ in range(8):
             targets = workers()
             stop(targets)
             later(0.5, lambda targets=targets: _resume(targets))
-            stage.result("step", lambda: ledger.step(0.1), PATIENCE + SLACK)
-        ledger.is_right(stage, PATIENCE + SLACK)
+            stage.result("step", lambda: ledger.step(0.1), TASK_TIMEOUT + SLACK)
+        ledger.is_right(stage, TASK_TIMEOUT + SLACK)
 
 
 def _resume(targets: list[int]) -> None:

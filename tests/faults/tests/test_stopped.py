@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from .. import stops
-from ..stops import PATIENCE, TIMEOUT
+from ..stops import TASK_TIMEOUT, TIMEOUT
 
 pytestmark = pytest.mark.ray
 
@@ -23,7 +23,7 @@ def test_the_task_of_a_worker_that_is_stopped_runs_elsewhere(
     assert (found.kind, found.text, found.stopped) == ("", "", 1)
     assert re.search(r"task \d+: hung on node \w+, (process \d+|not yet begun by its process)", found.reasons[0])
     assert found.values == (1.0, 2.0, 3.0)
-    assert found.seconds < PATIENCE + 15  # Ray takes 5 s to end the process, and some to start another
+    assert found.seconds < TASK_TIMEOUT + 15  # Ray takes 5 s to end the process, and some to start another
 
 
 def test_tasks_run_though_all_workers_were_stopped(play: Callable[..., Any]) -> None:
@@ -31,7 +31,7 @@ def test_tasks_run_though_all_workers_were_stopped(play: Callable[..., Any]) -> 
     assert (found.kind, found.text) == ("", "")
     assert found.stopped >= 2
     assert found.values == (1.0, 2.0, 3.0)
-    assert found.seconds < PATIENCE + 20
+    assert found.seconds < TASK_TIMEOUT + 20
 
 
 def test_a_run_whose_workers_are_all_stopped_is_given_up_in_time(play: Callable[..., Any]) -> None:
@@ -44,7 +44,7 @@ def test_a_run_whose_workers_are_all_stopped_is_given_up_in_time(play: Callable[
 
 
 def _impatient(how: str, folder: str) -> Any:
-    return stops.stop(how, folder, task_timeout=PATIENCE, timeout=60)
+    return stops.stop(how, folder, task_timeout=TASK_TIMEOUT, timeout=60)
 
 
 def _timed() -> Any:

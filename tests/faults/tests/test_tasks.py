@@ -80,7 +80,7 @@ def test_a_step_that_cannot_end_raises_within_its_timeout_and_names_task_op_and_
 
 
 #: Long enough for a worker to start on a busy machine.
-TIMEOUT, PATIENCE = 10.0, 4.0
+TIMEOUT, TASK_TIMEOUT = 10.0, 4.0
 
 
 def _trouble_twice(op: Any) -> Any:
@@ -88,7 +88,7 @@ def _trouble_twice(op: Any) -> Any:
 
 
 def _impatient(mark: str) -> Any:
-    return scenes.trouble(scenes.hang, mark, task_timeout=PATIENCE)
+    return scenes.trouble(scenes.hang, mark, task_timeout=TASK_TIMEOUT)
 
 
 def _timed() -> Any:

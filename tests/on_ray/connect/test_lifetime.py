@@ -16,7 +16,7 @@ import pytest
 
 import distgrad as dg
 
-from ..helpers import PATIENCE, driver, processes, program, start, until
+from ..helpers import PROCESS_TIMEOUT, driver, processes, program, start, until
 
 pytestmark = pytest.mark.ray
 
@@ -70,7 +70,7 @@ def interrupted() -> tuple[list[dict[str, Any]], str]:
         assert said[1] == {"running": True}
         assert until(lambda: "ray::run_task" in _alive(said[0]["pids"]))
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=PROCESS_TIMEOUT)
     finally:
         process.kill()
     assert process.returncode == 0, err

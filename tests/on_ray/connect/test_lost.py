@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ..helpers import PATIENCE, processes, program, start, until
+from ..helpers import PROCESS_TIMEOUT, processes, program, start, until
 
 pytestmark = pytest.mark.ray
 
@@ -169,7 +169,7 @@ def left_by_interrupt(wait: float, again: float | None) -> list[str]:
         if again is not None:
             seen |= watched(process, again)
             os.killpg(process.pid, signal.SIGINT)
-        seen |= watched(process, PATIENCE)
+        seen |= watched(process, PROCESS_TIMEOUT)
         process.communicate(timeout=60)
     finally:
         process.kill()
@@ -193,7 +193,7 @@ def test_a_session_can_be_opened_after_an_interrupt() -> None:
         assert process.stdout.readline() == "opening\n"
         time.sleep(1.5)
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=PROCESS_TIMEOUT)
     finally:
         process.kill()
     assert out.split()[-4:] == ["opening", "open", "closing", "closed"], err
@@ -239,7 +239,7 @@ def test_the_parent_of_a_script_tells_that_ray_ended_it(tmp_path: Any) -> None:
     mark = uuid.uuid4().hex
     process = start("-m", "distgrad", "run", "--workers", "1", str(script), **{MARK: mark})
     try:
-        seen = watched(process, PATIENCE)
+        seen = watched(process, PROCESS_TIMEOUT)
         out, err = process.communicate(timeout=60)
     finally:
         process.kill()

@@ -22,7 +22,7 @@ import pytest
 
 from distgrad.workers.on_ray.connect.opening import show_token
 
-from ..helpers import PATIENCE, ROOT, below, processes, until
+from ..helpers import PROCESS_TIMEOUT, ROOT, below, processes, until
 
 pytestmark = pytest.mark.ray
 
@@ -59,7 +59,7 @@ class Cluster:
     def call(self, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
         with self.start(*command, **more) as process:
             try:
-                out, err = process.communicate(timeout=PATIENCE)
+                out, err = process.communicate(timeout=PROCESS_TIMEOUT)
             finally:
                 process.kill()
         return subprocess.CompletedProcess(command, process.returncode, out, err)
@@ -238,7 +238,7 @@ def test_a_job_outlives_an_interrupt_of_its_follower_and_is_stopped_by_name(clus
         while process.stdout.readline() not in ("begun\n", ""):
             pass
         process.send_signal(signal.SIGINT)
-        assert process.wait(PATIENCE) == 130
+        assert process.wait(PROCESS_TIMEOUT) == 130
         assert f"`distgrad jobs stop {long} --address {cluster.address}` stops it" in process.stderr.read()
     assert cluster.status(long) == "RUNNING"
     made = cluster.call("jobs", "stop", long)
@@ -258,8 +258,8 @@ def test_an_unknown_job_is_told_in_one_line(cluster: Cluster, command: list[str]
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
-        ({"RAY_AUTH_TOKEN": "another"}, "does not take this token: set RAY_AUTH_TOKEN"),
-        ({"RAY_AUTH_MODE": "disabled"}, "wants an authentication token: set RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_TOKEN": "another"}, "rejects this token: set RAY_AUTH_TOKEN"),
+        ({"RAY_AUTH_MODE": "disabled"}, "requires an authentication token: set RAY_AUTH_TOKEN"),
     ],
 )
 def test_a_wrong_or_missing_token_is_told_in_one_line(cluster: Cluster, variables: dict[str, str], text: str) -> None:
