@@ -1,4 +1,4 @@
-"""Options of commands that are options of a session: types, help and checks come from the fields of that."""
+"""Command-line options that are session options: types, help and checks come from the fields of `SessionOptions`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distgrad.run.options import OPTIONS, described
 
 F = TypeVar("F", bound=Callable[..., None])
 
-#: Those that `distgrad run` has, and of them those that `distgrad submit` hands on to it: a job joins its own cluster.
+#: Session options of `distgrad run`, and those that `distgrad submit` passes to it; a job always joins its own cluster.
 OF_RUN = [name for name, each in OPTIONS.items() if each.metadata["cli"]]
 OF_SUBMIT = [name for name in OF_RUN if OPTIONS[name].metadata["engine"] != "local" and name != "address"]
 
 
 def takes(*names: str) -> Callable[[F], F]:
-    """Have a command take these options: its last parameter, `**options`, gets them."""
+    """Decorator: add these options to a command, which gets them as `**options`."""
 
     def decorate(command: F) -> F:
         *own, _ = inspect.signature(command, eval_str=True).parameters.values()
@@ -39,10 +39,10 @@ def _parameter(name: str) -> inspect.Parameter:
 
 
 def help_of(name: str) -> str:
-    """The first sentence of what is told of an option.
+    """The first sentence of an option's text.
 
     >>> help_of("gpus"), help_of("timeout")
-    ('(Ray) GPUs to start Ray with.', 'Seconds after which a run is given up with a TimeoutError.')
+    ('(Ray) number of GPUs to start Ray with.', 'Seconds after which a run is stopped with TimeoutError.')
     """
     sentence = described(name).partition(". ")[0].removesuffix(".")
     return f"{sentence[:1].upper()}{sentence[1:]}."
@@ -53,12 +53,12 @@ def _flag(name: str) -> str:
 
 
 def are_of_ray(options: Mapping[str, Any]) -> bool:
-    """Whether one of them is given that only Ray has."""
+    """Whether any of the options given is for Ray only."""
     return any(OPTIONS[name].metadata["engine"] == "ray" for name in _given(options))
 
 
 def words(options: Mapping[str, Any]) -> list[str]:
-    """What says the same on a command line.
+    """The options as command-line arguments.
 
     >>> words({"check_numerics": True, "bits": "any", "workers": None})
     ['--check-numerics', '--bits=any']

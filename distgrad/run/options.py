@@ -1,7 +1,7 @@
-"""The options of a session, one field each: its type, default, kind and text.
+"""The options of a session, one field each: type, default, kind and help text.
 
-The signature, the checks and the documentation of `Session` come from these fields, and so do the options of commands.
-Engines have settings of the same names. Nothing that plans or runs is imported here before a session is made.
+The signature, checks and documentation of `Session` are generated from these fields, and so are command-line options.
+The settings of engines have the same names. This module imports the planner and the engines only inside functions.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 
-#: Threads of a local session at most: a number beyond is a mistake.
-MOST_THREADS = 1024
+#: Maximum number of threads of a local session; more is taken for a mistake.
+MAX_THREADS = 1024
 
 
-# -- kinds: what values can be -----------------------------------------------------------------------------------
+# -- kinds of values ---------------------------------------------------------------------------------------------
 
 
 class Kind(NamedTuple):
-    """`check(name, value)` gives the value to use, or raises an error that says what is allowed; it never gets a None
-    that is the default. A command line reads a `type`, which its help calls `metavar`."""
+    """A kind of value. `check(name, value)` returns the value to use, or raises an error that says what is allowed; it
+    is not called for a default of None. The command line parses `type` and shows `metavar` in its help."""
 
     check: Callable[[str, Any], Any]
     type: type = str
@@ -63,8 +63,8 @@ def _count(name: str, value: Any) -> int:
 
 def _threads(name: str, value: Any) -> int:
     count = _count(name, value)
-    if count > MOST_THREADS:
-        raise ValueError(f"{name} is {count}; more than {MOST_THREADS} help no machine")
+    if count > MAX_THREADS:
+        raise ValueError(f"{name} is {count}; the maximum is {MAX_THREADS}")
     return count
 
 
@@ -81,14 +81,14 @@ def _cpus(name: str, value: Any) -> int:
 
 
 def _at_most(most: int, name: str, count: int) -> int:
-    """ValueError for numbers that no cluster has: Ray would take its own cpus for so many."""
+    """Raise ValueError for a number that no cluster has; a local Ray would accept it as its number of CPUs."""
     if count > most:
-        raise ValueError(f"{name} is {count}, but {most} are the most")
+        raise ValueError(f"{name} is {count}; the maximum is {most}")
     return count
 
 
 def _number(value: Any) -> float:
-    """NaN for what is none."""
+    """The value as a float; NaN if it is not a number."""
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
         with suppress(OverflowError):  # an integer of hundreds of digits
             return float(value)
@@ -169,111 +169,113 @@ FLAG = Kind(_flag, bool)
 
 
 def option(default: Any, kind: Kind, text: str, *, engine: str | None = None, cli: bool = False) -> Any:
-    """A field. `engine`: the only one that has this option. `cli`: `distgrad run` and `submit` take it, too; their help
-    is the first sentence of `text`."""
+    """A field. `engine`: the only engine with this option, if any. `cli`: `distgrad run` and `submit` have it too, with
+    the first sentence of `text` as help."""
     text = " ".join(text.split())
     return field(default=default, metadata={"kind": kind, "text": text, "engine": engine, "cli": cli})
 
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """What a session is told; each value as its kind gives it."""
+    """The options of a session, each value as returned by its kind."""
 
     # fmt: off
     engine: str = option("local", Kind(_engine), '"local" or "ray".')
     _: KW_ONLY
     threads: int | None = option(
         None, Kind(_threads, int, "N"),
-        "how many threads a run may use. All cores that this process may use by default.",
+        "number of threads of a run. The default is all cores that this process may use.",
         engine="local", cli=True,
     )
     cpus_per_task: int | None = option(
         None, Kind(_cpus, int, "N"),
-        """threads of one task of the plan. Locally `threads` by default; with fewer, independent tasks run side by
-        side. On Ray 1 by default, and each worker has so many. Large matrix products are cut into so many pieces,
-        which may change their last bits; beside `backend`, nothing else here does.""",
+        """number of threads of one task. The local default is `threads`; with fewer, independent tasks run in
+        parallel. The default on Ray is 1, and each worker gets this number of CPUs. Large matrix products are split
+        into this number of pieces, which may change their last bits; of all options only this one and `backend`
+        can.""",
         cli=True,
     )
     memory: int | str | None = option(
         None, BYTES,
-        """the bytes that a run may allocate on a worker: a number, or text such as "4 GiB". What needs more is refused
-        before it runs.""",
+        """memory limit of a run on each worker: a number of bytes, or text such as "4 GiB". A plan that needs more is
+        refused before it runs.""",
         cli=True,
     )
     backend: str = option(
         "numpy", Kind(_library),
-        """the array library that computes: "numpy", or "torch" where it is installed. Torch's fused kernels stand for
-        groups of steps inside of a task, so there the last bits may depend on how the plan is cut.""",
+        """the array library: "numpy", or "torch" if it is installed. Torch's fused kernels replace groups of steps
+        within a task, so with torch the last bits may depend on how the plan is partitioned.""",
     )
     check_numerics: bool = option(
         False, FLAG,
-        """raise NumericsError where a NaN or an Inf begins; the error names the op. It tells of those that an op made
-        and that are in a result or an assigned value, and of the NaN of a feed or a variable. An Inf that is written
-        down (a mask of -inf) is no error, nor is what is masked before it reaches a result.""",
+        """raise NumericsError if a NaN or an Inf appears; the error names the op that produced it. It is raised if an
+        op produces one that reaches a result or an assigned value, and for a NaN in a feed or a variable. A constant
+        Inf, such as a mask of -inf, is not an error, nor are values that are masked before they reach a result.""",
         cli=True,
     )
     timeout: float | None = option(
-        None, SECONDS, "seconds after which a run is given up with a TimeoutError.", cli=True
+        None, SECONDS, "seconds after which a run is stopped with TimeoutError.", cli=True
     )
-    in_order: bool = option(False, FLAG, "run the tasks of a plan one after another, in its order.", engine="local")
+    in_order: bool = option(False, FLAG, "run the tasks of a plan one at a time, in plan order.", engine="local")
     granularity: float | None = option(
-        None, SECONDS, "seconds that a task of the plan should take. Chosen by the planner by default."
+        None, SECONDS, "target duration of a task, in seconds. By default the planner chooses it."
     )
     cluster: Cluster | str | os.PathLike[str] | None = option(
         None, Kind(_cluster, Path, "FILE"),
-        """the cluster to plan for: the path of a cluster file, or a `Cluster`. This machine, or what Ray says of its
-        cluster, by default.""",
+        """the cluster to plan for: the path of a cluster file, or a `Cluster`. The default is this machine or, on Ray,
+        the cluster that Ray reports.""",
     )
     address: str | None = option(
         None, Kind(_address, str, "ADDRESS"),
-        """of the cluster to join: HOST:PORT, or "auto". By default that of RAY_ADDRESS, or the Ray that this
-        process has joined already. Without any, Ray is started on this machine, and ends with the last session of
-        the process.""",
+        """address of the cluster to join: HOST:PORT, or "auto". The default is RAY_ADDRESS, or the Ray that this
+        process has already joined. If there is neither, Ray is started on this machine and stopped with the last
+        session of the process.""",
         engine="ray", cli=True,
     )
     workers: int | None = option(
         None, Kind(_workers, int, "N"),
-        "how many workers to plan for, or to start Ray with. As many as the cluster's cpus allow by default.",
+        "number of workers to plan for, or to start Ray with. The default is the most that the cluster's CPUs allow.",
         engine="ray", cli=True,
     )
-    gpus: int | None = option(None, COUNT, "GPUs to start Ray with.", engine="ray")
+    gpus: int | None = option(None, COUNT, "number of GPUs to start Ray with.", engine="ray")
     object_store_memory: int | str | None = option(
-        None, BYTES, "bytes of the object store to start Ray with.", engine="ray"
+        None, BYTES, "size in bytes of the object store to start Ray with.", engine="ray"
     )
     in_flight: int | None = option(
         None, COUNT,
-        "tasks that Ray has at the same time; more wait here. Fewer where their results would fill the object store.",
+        """maximum number of tasks submitted to Ray at a time; the others wait in this process. Fewer are submitted if
+        their results would fill the object store.""",
         engine="ray",
     )
     attempts: int | None = option(
         None, COUNT,
-        "how often a task is tried whose process or node dies, or whose results find no room.",
+        "maximum number of attempts for a task if its worker or node dies, or if its results do not fit into memory.",
         engine="ray",
     )
     task_timeout: float | None = option(
         None, SECONDS,
-        """seconds after which a task is taken for hung, and run again. They count from when a worker was given the
-        task; waiting for a free worker counts for `timeout` alone.""",
+        """seconds after which a task is considered hung and is retried. The time starts when a worker gets the task;
+        waiting for a free worker counts only towards `timeout`.""",
         engine="ray", cli=True,
     )
     bits: str | None = option(
         None, Kind(_bits, str, "same|any"),
-        """which nodes may run tasks: those that give the "same" bits, which is the default, or "any". With "same"
-        workers are brought to the same kernels, and nodes that would give other bits, by other versions of packages,
-        say, get no task. With "any" they do, and equal runs may differ in last bits.""",
+        """nodes that may run tasks: those that compute the "same" bits, the default, or "any". With "same" all workers
+        use the same kernels, and nodes that would compute different bits, for example with other package versions,
+        get no tasks. With "any" they get tasks, and repeated runs may differ in the last bits.""",
         engine="ray", cli=True,
     )
     trace: bool | str | os.PathLike[str] | None = option(
         None, Kind(_trace, Path, "FILE"),
-        """record runs, and write them to this file when the session is closed: a trace (.json) or a report (.html).
-        True records without a file. It is recorded when and where tasks ran, and what their ops took, which costs a
-        few percent.""",
+        """record runs and write them to this file when the session is closed: a trace (.json) or a report (.html). True
+        records without writing a file. A recording has the time and place of each task and the duration of its ops;
+        the overhead is a few percent.""",
         cli=True,
     )
     progress: bool | str | None = option(
         None, Kind(_progress),
-        """how progress of more than a second is told: "live", "log" or "off", True or False. By default as
-        DISTGRAD_PROGRESS says, or by bars where the error output is a terminal.""",
+        """how to show the progress of anything that takes over a second: "live", "log" or "off", True or False. The
+        default is DISTGRAD_PROGRESS or, if it is not set, live bars if the error output is a terminal.""",
     )
     # fmt: on
 
@@ -298,11 +300,11 @@ def _checked(kind: Kind, name: str, value: Any) -> Any:
 OPTIONS = {each.name: each for each in fields(SessionOptions)}
 
 
-# -- what is made of them ----------------------------------------------------------------------------------------
+# -- signature and documentation ---------------------------------------------------------------------------------
 
 
 def takes(made: Callable[P, T]) -> Callable[[Callable[[S, T], None]], Callable[Concatenate[S, P], None]]:
-    """Have a method that takes the options object called with its fields, as `inspect` and type checkers see, too."""
+    """Decorator for a method that takes an options object: it is called with the object's fields as arguments."""
 
     known = inspect.signature(made).parameters
 
@@ -327,7 +329,7 @@ def _nearest(name: str, known: list[str]) -> str:
 
 
 def documented(text: str | None) -> str | None:
-    """A docstring that names the fields, with what they are in place of that sentence."""
+    """A docstring in which the sentence that refers to the fields is replaced by their list."""
     return text and inspect.cleandoc(text).replace("Its arguments are the fields of `SessionOptions`.", _section())
 
 
@@ -337,6 +339,6 @@ def _section() -> str:
 
 
 def described(name: str) -> str:
-    """What is told of an option, after the engine that it is of."""
+    """The text of an option, prefixed by its engine."""
     of = {None: "", "local": "(local) ", "ray": "(Ray) "}
     return of[OPTIONS[name].metadata["engine"]] + str(OPTIONS[name].metadata["text"])

@@ -1,4 +1,4 @@
-"""Session: where graphs and functions run: in this process, which is the default, or on a Ray cluster."""
+"""Session: runs graphs and functions, in this process (the default) or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @cache
 def _planning() -> Any:
-    """All that plans and runs, imported here and nowhere else, when something first runs: building graphs needs none of
-    it, and `import distgrad` shall be quick."""
+    """The planner, with the scheduler and the engines, imported when something first runs: building graphs does not
+    need them, and `import distgrad` must be fast."""
     from distgrad.run import planner
 
     return planner
 
 
 class Session:
-    """Runs graphs and functions: on this machine, or with `Session("ray")` on a Ray cluster, with the same bits.
+    """Runs graphs and functions on this machine or, with `Session("ray")`, on a Ray cluster, with the same bits.
 
     Its arguments are the fields of `SessionOptions`.
 
@@ -64,7 +64,7 @@ class Session:
     def __reduce__(self) -> Any:
         raise TypeError(
             "a Session cannot be copied or pickled, because it holds threads and connections of this process: open one "
-            "in the other process, with the same arguments"
+            "in the other process with the same arguments"
         )
 
     def __enter__(self) -> Session:
@@ -76,9 +76,8 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End what the session started: a Ray that it joined goes on. Variables and handles keep their values, which
-        come to this process. What memory the process keeps for its next run goes back to the system. A local session
-        has nothing else to end, and can be used again."""
+        """Release the session's resources. A Ray that it joined keeps running. Variables and handles keep their values,
+        which are fetched to this process. Memory kept for the next run is freed. A local session can be used again."""
         from distgrad.workers.arena import ARENAS
 
         try:
@@ -91,10 +90,11 @@ class Session:
             RESULT_BUFFERS.clear()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None, *, fetch: bool = True) -> Any:
-        """The values of `fetches` (a tensor, operation, variable or any nesting of them) as NumPy arrays.
+        """The values of `fetches` (a tensor, operation, variable or any nested structure of them) as NumPy arrays.
 
-        An operation gives None, None stays None, an IndexedSlices gives its values, indices and dense shape. Any tensor
-        of the graph may be fed. With `fetch=False` the values stay where they were made, and handles come back.
+        An operation yields None, None stays None, and an IndexedSlices yields its values, indices and dense shape. Any
+        tensor of the graph may be fed. With `fetch=False` the values stay where they were computed, and handles are
+        returned.
         """
         ready, values = self._prepared(fetches, feed_dict)
         if ready is None:
@@ -103,8 +103,9 @@ class Session:
         return nest.map_structure(lambda leaf: _result(leaf, results), fetches)
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """What `function(*args, **kwargs)` gives in this session, with a `Handle` in place of each array: values stay
-        where they were made, and can be passed on. The function is one of `distgrad.function`, `grad` and the like.
+        """Run `function(*args, **kwargs)` in this session and return a `Handle` in place of each array. The values stay
+        where they were computed; pass the handles to further calls. `function` must be made by `distgrad.function`,
+        `grad` or the like.
         """
         if not hasattr(function, "prepared"):
             raise TypeError(
@@ -115,24 +116,24 @@ class Session:
 
     @property
     def last_run(self) -> Report | None:
-        """What happened in the last run that this session finished; None for a local session that records nothing."""
+        """The report of the last finished run; None for a local session that does not record."""
         if self._planner.link is not None:
             return self._planner.link.last
         return None if self._planner.recording is None else self._planner.recording.last
 
     @property
     def faults(self) -> Faults | None:
-        """What failures of workers and nodes have cost this session so far; None for a local session."""
+        """The cost of worker and node failures in this session so far; None for a local session."""
         return None if self._planner.link is None else self._planner.link.faults
 
     @property
     def progress(self) -> str | None:
-        """How progress of what the session does is told: "live", "log" or "off"; None: as DISTGRAD_PROGRESS says."""
+        """How the session shows progress: "live", "log" or "off"; None if DISTGRAD_PROGRESS decides."""
         return self._planner.settings.progress
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write what was recorded so far: as a trace, which `distgrad report` and Perfetto open, to a .json file; or as
-        a report, one page that shows it, to a .html file. The session must have been opened with `trace`."""
+        """Write everything recorded so far: a trace to a .json file, which `distgrad report` and Perfetto open, or a
+        report to a .html file. The session must have been opened with `trace`."""
         if self._planner.recording is None:
             raise ValueError("Session.write_trace: this session records nothing: open it with Session(trace=True)")
         from distgrad.report.recording import write
@@ -142,11 +143,11 @@ class Session:
         except ValueError as e:
             raise ValueError(f"Session.write_trace: {e}") from None
 
-    #: The same: the path says which of the two is meant.
+    #: An alias: the suffix of the path selects trace or report.
     write_report = write_trace
 
     def plan(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Plan:
-        """What `run` would run: the plan with its tasks, predictions and `explain()`. Nothing is computed.
+        """The plan that `run` would run, with its tasks, predictions and `explain()`. Nothing runs.
 
         >>> import distgrad as dg
         >>> with dg.Graph():
@@ -201,7 +202,7 @@ class Session:
     def _ready(
         self, graph: Graph, key: Any, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
     ) -> _Ready:
-        # what a session has ready of a graph goes with the session: it may have a recording, or a connection
+        # weak keys: the engines of a session, with its recording or connection, are freed with the session
         planners = graph.memo("ready", WeakKeyDictionary)
         known: dict[Any, _Ready] | None = planners.get(self._planner)
         if known is None:
@@ -214,7 +215,7 @@ class Session:
 
 
 class _Ready:
-    """A plan that can run, with the variables that it reads and writes."""
+    """An engine that is ready to run, with the variables that its plan reads and writes."""
 
     def __init__(self, engine: Engine | RayEngine, variables: Mapping[str, Variable]):
         program = engine.plan.program
@@ -225,7 +226,7 @@ class _Ready:
         self._claimed = list(dict.fromkeys((*self._reads, *self._writes)))
 
     def run(self, feeds: Sequence[Array | Handle], fetch: bool = True) -> list[Any]:
-        """Run, then make the writes visible all at once: a failed call leaves every variable as it was."""
+        """Run, then make all writes visible atomically: a failed call leaves every variable unchanged."""
         if self._writes:
             return alone(self._claimed, partial(self._run, feeds, fetch))
         return self._run(feeds, fetch)
@@ -241,7 +242,7 @@ class _Ready:
 
 
 def _owned(value: Array, taken: set[int]) -> Array:
-    """A result that is the caller's alone: no view of what was fed, of a constant or a variable, or of another one."""
+    """A result that the caller owns: not a view of a feed, a constant, a variable or another result."""
     memory = _memory(value)
     if id(memory) in taken or not value.flags.writeable or _wasteful(value, memory):
         return value.copy()
@@ -250,12 +251,12 @@ def _owned(value: Array, taken: set[int]) -> Array:
 
 
 def _wasteful(value: Array, memory: Any) -> bool:
-    """Whether a small result would keep a large array alive for as long as the caller has it."""
+    """Whether a small result would keep a large array alive."""
     return isinstance(memory, np.ndarray | ResultBuffer) and memory.nbytes > max(4 * value.nbytes, 1 << 20)
 
 
 def _memory(x: Array | Handle) -> Any:
-    """The object that holds the memory an array sees."""
+    """The object that owns the memory of an array."""
     holder: Any = x
     while isinstance(holder, np.ndarray) and holder.base is not None:
         holder = holder.base
@@ -267,7 +268,7 @@ def _is_plain(x: Any) -> bool:
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:
-    """Tensors by where they stand in their graph: a key that does not keep the graph alive."""
+    """Tensors by their position in the graph: a key that does not keep the graph alive."""
     return tuple([(t.op.id, t.index) for t in tensors])
 
 
@@ -288,7 +289,7 @@ def _check_fetch(leaf: Any) -> None:
     what = leaf.values if isinstance(leaf, IndexedSlices) else leaf
     if what is not None and not isinstance(what, Tensor | Operation | Variable):
         raise TypeError(
-            f"Session.run: cannot fetch {brief(leaf)}; fetch tensors, operations, variables or nestings of them"
+            f"Session.run: cannot fetch {brief(leaf)}; fetch tensors, operations, variables or structures of them"
         )
 
 
@@ -310,7 +311,7 @@ def _targets(leaves: Sequence[Any], graph: Graph) -> tuple[list[Tensor], list[Op
 
 
 def _readable(t: Tensor, graph: Graph) -> Tensor:
-    """A fetched handle means the variable's value."""
+    """Fetching a handle fetches the variable's value."""
     if t.op.type != "VarHandle":
         return t
     variable = next(v for v, handle in graph.handles.items() if handle is t)
@@ -341,7 +342,7 @@ def _fed(key: Any, graph: Graph) -> Tensor:
     if key.op.type == "VarHandle":
         raise ValueError(f"Session.run: {key!r} is a variable and cannot be fed: assign it, or feed a read of it")
     if key.graph is not graph:
-        raise ValueError(f"Session.run: {key!r} is fed but belongs to another graph than the fetches")
+        raise ValueError(f"Session.run: {key!r} is fed but belongs to a different graph from the fetches")
     return key
 
 
@@ -357,15 +358,15 @@ def _feed_value(t: Tensor, value: Any) -> Array | Handle:
 
 
 def _cast_feed(t: Tensor, array: Array, weak: bool) -> Array:
-    """The fed value in the dtype of its tensor: Python's integers as they fit, arrays of the same kind."""
+    """The fed value in the dtype of its tensor: Python integers if they fit, arrays if they are of the same kind."""
     integers = array.dtype.kind in "iu" and t.dtype.kind in "iu"
     if not (np.can_cast(array.dtype, t.dtype, "same_kind") or (weak and integers)):
         raise TypeError(f"Session.run: {t.name!r} is {t.spec} and cannot be fed a value of dtype {array.dtype}")
     with np.errstate(over="ignore"):  # 1e300 is inf in float32, as in any op
         made = array.astype(t.dtype)
     if integers and not np.array_equal(made, array):
-        raise OverflowError(f"Session.run: {t.name!r} is {t.spec} and cannot hold what it is fed: {array}")
+        raise OverflowError(f"Session.run: {t.name!r} is {t.spec} and cannot hold the value fed: {array}")
     return made
 
 
-runtime.set_default(cache(Session))  # made when it is first needed
+runtime.set_default(cache(Session))  # created on first use

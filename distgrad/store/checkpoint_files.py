@@ -1,17 +1,17 @@
-"""A checkpoint on a disk: a directory whose index says which tensor files belong to it, with digests of the tensors.
+"""Checkpoints on disk: a directory with tensor files and an index that lists the files and the digests of tensors.
 
     weights/checkpoint.json                        the index, written last
-    weights/data-8c1f0a9e/00001.safetensors        what the index names
-    weights/.lock                                  held by who writes
+    weights/data-8c1f0a9e/00001.safetensors        tensor files listed in the index
+    weights/.lock                                  held by the writer
 
-A checkpoint is what its index says, and the index is replaced in one go when everything it names is on the disk. So at
-every moment there is the last complete checkpoint, and a directory without an index is none. What the index does not
-name was left by a writer that died, or belonged to the index before, and the next writer removes it. Knows arrays and
-their names, nothing of variables.
+The index defines the checkpoint. It is replaced atomically once all files that it lists are on the disk, so the last
+complete checkpoint is available at all times; a directory without an index is not a checkpoint. Files that the index
+does not list were left by a writer that died or belong to an older index; the next writer removes them. This module
+knows arrays and their names, not variables.
 
-What was written is read again before the index before it is replaced: index, names, types and digests, as restoring
-does. Links in the directory are not followed, neither to read nor to write; the directory itself may be reached by one.
-A hard link is the file itself: it is read, and never written to, because files are made anew.
+Everything is read back before the old index is replaced: index, names, types and digests, as in a restore. Symbolic
+links inside the directory are never followed, for reading or writing; the directory itself may be a link. Hard links
+can be read, and are never written through, because files are always created, not overwritten.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from distgrad.tensor_files import Array, TensorFile, digest, write_tensors
 from distgrad.types import Spec, size_of
 
 INDEX, LOCK, DATA = "checkpoint.json", ".lock", "data-"
-#: Swept like data when its writer died.
+#: The new index while it is written; removed with the data if its writer died.
 _NEW = DATA + INDEX
-#: A file has as many variables as fit into this, and at least one.
+#: Maximum size of a tensor file in bytes, unless a single variable is larger.
 FILE_BYTES = 1 << 30
-#: What file systems say that have no locks. There it is the user's affair that one process at a time writes.
+#: Errors of file systems without locks. There the user must ensure that only one process writes at a time.
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 
 
@@ -45,12 +45,12 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP)
 def write(
     path: str, step: int | None, metadata: Mapping[str, Any], specs: Mapping[str, Spec], value: Callable[[str], Array]
 ) -> None:
-    """Make this the checkpoint of a directory, in place of any that is there. `value` gives one array at a time."""
-    with explain_os_errors("the checkpoint was not saved, what was there before is kept", path), locked(path):
+    """Write the checkpoint of a directory, replacing any other. `value` returns the array of a name."""
+    with explain_os_errors("the checkpoint was not saved, and the previous one is unchanged", path), locked(path):
         try:
             entries = _write_files(path, DATA + secrets.token_hex(8), specs, value)
             _write_index(path, Index(step, dict(metadata), entries))
-            _sync(path)  # the folder of the data is in the directory, before the index that names it
+            _sync(path)  # the data folder must be on the disk before the index that lists it
             os.replace(os.path.join(path, _NEW), os.path.join(path, INDEX))
             _sync(path)
             _sync(os.path.dirname(os.path.abspath(path)))
@@ -85,10 +85,10 @@ def _portions(specs: Mapping[str, Spec]) -> Iterator[list[str]]:
 
 
 def _write_index(path: str, index: Index) -> None:
-    """Write the new index beside the old one, and read back all that it stands for."""
+    """Write the new index next to the old one, and read back everything that it lists."""
     new = os.path.join(path, _NEW)
     with contextlib.suppress(FileNotFoundError):
-        _remove(new)  # of a writer that died, or a link that somebody planted
+        _remove(new)  # left by a writer that died, or a planted link
     fd = open_plain(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     with open(fd, "w", encoding="utf-8") as file:
         file.write(pack(index))
@@ -98,16 +98,16 @@ def _write_index(path: str, index: Index) -> None:
 
 
 def _verify(path: str, index: Index) -> None:
-    """That what was just written can be restored; one tensor at a time, as it was written."""
+    """Check that the new checkpoint can be restored; reads one tensor at a time."""
     found = read_index(path, _NEW)
     if found.entries != index.entries or found.step != index.step:
-        raise CheckpointError(f"the new index in {path!r} is not what was written: the disk may be damaged")
+        raise CheckpointError(f"the new index in {path!r} differs from what was written: the disk may be damaged")
     for _ in _arrays(path, found.entries):
         pass
 
 
 def _sync(folder: str) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Flush a folder's entries to the disk."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)
@@ -116,14 +116,14 @@ def _sync(folder: str) -> None:
 
 
 def _sweep(path: str) -> None:
-    """Remove what the index does not name; of a checkpoint that cannot be read, nothing. The caller has the lock."""
+    """Remove files that the index does not list; nothing if the index cannot be read. The caller holds the lock."""
     try:
         named = {entry.file.partition("/")[0] for entry in read_index(path).entries.values()}
     except FileNotFoundError:
         named = set()
     except (CheckpointError, OSError):
         return
-    with contextlib.suppress(OSError):  # what stays takes room, and the next writer tries again
+    with contextlib.suppress(OSError):  # leftovers only take space, and the next writer tries again
         for name in os.listdir(path):
             if name.startswith(DATA) and name not in named:
                 _remove(os.path.join(path, name))
@@ -131,7 +131,7 @@ def _sweep(path: str) -> None:
 
 def _remove(path: str) -> None:
     if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path)  # which removes links, and follows none
+        shutil.rmtree(path)  # removes links without following them
     else:
         os.unlink(path)
 
@@ -141,12 +141,12 @@ def _remove(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(path: str, wait: bool = True) -> Iterator[bool]:
-    """Have a checkpoint's directory, which is made if need be, to oneself; without waiting, whether one has. A process
-    that dies lets go of it."""
+    """Lock a checkpoint's directory, which is created if necessary. Yields whether the lock is held: always true with
+    `wait`. The lock of a process that dies is released."""
     fd = _open_lock(path)
     try:
         had = _hold(fd, wait)
-        while had and not _is_at(fd, os.path.join(path, LOCK)):  # its holder of before removed the directory
+        while had and not _is_at(fd, os.path.join(path, LOCK)):  # the previous holder removed the directory
             os.close(fd)
             fd = _open_lock(path)
             had = _hold(fd, wait)
@@ -162,7 +162,7 @@ def _open_lock(path: str) -> int:
             return _open_plain(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
         except FileNotFoundError:  # the directory was removed in between
             continue
-        except FileExistsError:  # the same, between two looks of makedirs; or something else is there
+        except FileExistsError:  # the same, inside makedirs; or a file is there
             if os.path.lexists(path) and not os.path.isdir(path):
                 raise
 
@@ -175,7 +175,7 @@ def _open_plain(file: str, flags: int) -> int:
 
 
 def _hold(fd: int, wait: bool) -> bool:
-    import fcntl  # late: Windows has none, and needs none to import distgrad
+    import fcntl  # late: Windows does not have it, and distgrad can be imported there
 
     try:
         fcntl.flock(fd, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -195,11 +195,11 @@ def _is_at(fd: int, file: str) -> bool:
 
 
 def remove(path: str, complete: bool) -> None:
-    """Remove a complete checkpoint, or what a writer that died left of one; nothing while somebody writes it."""
+    """Remove a complete checkpoint, or the leftovers of a writer that died; nothing if a writer holds the lock."""
     with locked(path, wait=False) as had, contextlib.suppress(OSError):
         if had and is_complete(path) == complete:
             if complete:
-                os.unlink(os.path.join(path, INDEX))  # first, so that what is left is no checkpoint
+                os.unlink(os.path.join(path, INDEX))  # first, so that the rest is not a checkpoint
             shutil.rmtree(path)
 
 
@@ -207,12 +207,12 @@ def remove(path: str, complete: bool) -> None:
 
 
 def is_complete(path: str) -> bool:
-    """Whether there is an index; whether it is a good one, reading it tells."""
+    """Whether there is an index. It may be damaged: `read_index` checks it."""
     return os.path.lexists(os.path.join(path, INDEX))
 
 
 def read_index(path: str, name: str = INDEX) -> Index:
-    """The index of a checkpoint. FileNotFoundError when there is none, CheckpointError when it is damaged."""
+    """The index of a checkpoint. Raises FileNotFoundError if there is none, CheckpointError if it is damaged."""
     file = os.path.join(path, name)
     with explain_os_errors("the checkpoint cannot be read", file):
         text = _content(file)
@@ -221,24 +221,24 @@ def read_index(path: str, name: str = INDEX) -> Index:
     except UnknownFormat as e:
         raise CheckpointError(f"{file!r} {e}") from None
     except Refused as e:
-        raise CheckpointError(f"{file!r} is damaged, or no index of a checkpoint: {e}. {_REMEDY}") from None
+        raise CheckpointError(f"{file!r} is damaged, or not the index of a checkpoint: {e}. {_REMEDY}") from None
 
 
 def _content(file: str) -> bytes:
     with open(_open_plain(file, os.O_RDONLY), "rb") as opened:
         text = opened.read(MAX_BYTES + 1)
     if len(text) > MAX_BYTES:
-        raise CheckpointError(f"{file!r} has more than {MAX_BYTES >> 20} MiB, which no index of a checkpoint has")
+        raise CheckpointError(f"{file!r} is larger than {MAX_BYTES >> 20} MiB, so it is not the index of a checkpoint")
     return text
 
 
 # -- reading -----------------------------------------------------------------------------------------------------
 
-_REMEDY = "Restore another checkpoint, or copy this one again from where it came from."
+_REMEDY = "Restore another checkpoint, or copy this one again from its source."
 
 
 def read(path: str, entries: Mapping[str, Entry]) -> dict[str, Array]:
-    """The tensors of a checkpoint, each compared with its digest."""
+    """The tensors of a checkpoint, each checked against its digest."""
     with explain_os_errors("the checkpoint cannot be read", path):
         return dict(_arrays(path, entries))
 

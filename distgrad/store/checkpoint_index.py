@@ -1,7 +1,8 @@
-"""The index of a checkpoint: which tensor is in which file, with digests. Packed to text, and read with distrust.
+"""The index of a checkpoint: the file and the digest of each tensor. Written as JSON, and not trusted when read.
 
-A digest tells damage, not intent: who can write the file can write a fitting digest too. So everything that is read is
-checked: its type, its range, and that the files it names lie in the checkpoint's own folder. Knows no file system.
+A digest detects damage, not malice: anyone who can write the file can write a matching digest. So every field is
+checked when it is read: its type, its range, and that files are inside the checkpoint's folder. This module does not
+access the file system.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from distgrad.tensor_files import dtype_of, known_dtype
 from distgrad.types import Spec, size_of
 
 FORMAT = 1
-#: Steps are counted in 64 bits wherever they are kept.
+#: Largest step: steps are stored as signed 64-bit integers.
 MAX_STEP = (1 << 63) - 1
-#: An index of a million variables has about this size; what is larger is none.
+#: Maximum size of an index in bytes, enough for about a million variables.
 MAX_BYTES = 1 << 28
 _MAX_DIMS = 64
-#: A name in a folder that means the same on every system: no separators, drives, parents, hidden or special files.
+#: A portable file name: no separators, drives, parents, hidden or special files.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -34,7 +35,7 @@ class Entry(NamedTuple):
 
 
 class Index(NamedTuple):
-    """What a checkpoint consists of."""
+    """The contents of a checkpoint."""
 
     step: int | None
     metadata: dict[str, Any]
@@ -42,11 +43,11 @@ class Index(NamedTuple):
 
 
 class Refused(ValueError):
-    """What is wrong with an index; whoever read it knows the file."""
+    """An invalid index. The message says why; the caller adds the file."""
 
 
 def pack(index: Index) -> str:
-    """The text of an index: the digest is that of the content as it is written here."""
+    """The text of an index, with a digest of its content."""
     tensors = {
         name: {"file": file, "shape": list(spec.shape), "dtype": spec.dtype.name, "sha256": sha256}
         for name, (file, spec, sha256) in index.entries.items()
@@ -60,12 +61,12 @@ def content_digest(content: Any) -> str:
 
 
 def unpack(text: bytes) -> Index:
-    """The index of this text; Refused says what is wrong with it."""
+    """Parse an index. Raises Refused if it is invalid."""
     try:
         made = json.loads(text, object_pairs_hook=_once)
-        _need(type(made) is dict and "distgrad" in made, "it is no index")
+        _need(type(made) is dict and "distgrad" in made, "it is not an index")
         version = made["distgrad"]
-        _need(type(version) is int, "its format is no number")
+        _need(type(version) is int, "its format is not a number")
         if version != FORMAT:
             raise UnknownFormat(f"has format {version!r}, which this distgrad does not know")
         content = made.get("content")
@@ -75,12 +76,12 @@ def unpack(text: bytes) -> Index:
         raise
     except RecursionError:
         raise Refused("it is nested too deeply") from None
-    except ValueError as e:  # no UTF-8, no JSON, or a number of thousands of digits
-        raise Refused(f"it is no JSON: {e}") from None
+    except ValueError as e:  # not UTF-8, not JSON, or a number with thousands of digits
+        raise Refused(f"it is not JSON: {e}") from None
 
 
 class UnknownFormat(Refused):
-    """A later distgrad wrote it."""
+    """Written by a later version of distgrad."""
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -99,32 +100,32 @@ def _index(content: Any) -> Index:
     for field in ("step", "metadata", "tensors"):
         _need(field in content, f"its field {field!r} is missing")
     step, metadata, tensors = content["step"], content["metadata"], content["tensors"]
-    _need(step is None or (type(step) is int and 0 <= step <= MAX_STEP), "its step is no whole number of 0 or more")
-    _need(type(metadata) is dict, "its metadata are no mapping")
-    _need(type(tensors) is dict, "its tensors are no mapping")
+    _need(step is None or (type(step) is int and 0 <= step <= MAX_STEP), "its step is not a non-negative integer")
+    _need(type(metadata) is dict, "its metadata is not a mapping")
+    _need(type(tensors) is dict, "its tensors are not a mapping")
     return Index(step, metadata, {name: _entry(name, entry) for name, entry in tensors.items()})
 
 
 def _entry(name: str, entry: Any) -> Entry:
-    _need(usable_name(name), f"it has a tensor of the name {name!r}")
-    _need(type(entry) is dict, f"its entry of {name!r} is no mapping")
+    _need(usable_name(name), f"it has a tensor with the invalid name {name!r}")
+    _need(type(entry) is dict, f"its entry of {name!r} is not a mapping")
     for field in ("file", "shape", "dtype", "sha256"):
         _need(field in entry, f"its entry of {name!r} has no field {field!r}")
     file, sha256 = entry["file"], entry["sha256"]
-    _need(inside(file), f"its entry of {name!r} names {file!r}, which is no plain path inside the checkpoint's folder")
-    _need(type(sha256) is str and bool(_DIGEST.fullmatch(sha256)), f"the digest of {name!r} is none")
+    _need(inside(file), f"its entry of {name!r} names {file!r}, not a plain path inside the checkpoint's folder")
+    _need(type(sha256) is str and bool(_DIGEST.fullmatch(sha256)), f"the digest of {name!r} is invalid")
     return Entry(file, _spec(name, entry["shape"], entry["dtype"]), sha256)
 
 
 def _spec(name: str, shape: Any, dtype: Any) -> Spec:
-    _need(known_dtype(dtype), f"the dtype of {name!r} is {dtype!r}")
+    _need(known_dtype(dtype), f"the dtype of {name!r} is {dtype!r}, which is unknown")
     whole = type(shape) is list and len(shape) <= _MAX_DIMS and all(type(n) is int and n >= 0 for n in shape)
-    _need(whole and size_of(shape) <= MAX_STEP, f"the shape of {name!r} is none")
+    _need(whole and size_of(shape) <= MAX_STEP, f"the shape of {name!r} is invalid")
     return Spec(tuple(shape), dtype_of(dtype))
 
 
 def inside(file: Any) -> bool:
-    """Whether a path of an index stays in its folder on every system.
+    """Whether a path in an index stays inside its folder on every system.
 
     >>> inside("data-1/00001.safetensors"), inside("../w"), inside("/w"), inside("a\\\\w"), inside("c:w")
     (True, False, False, False, False)
@@ -133,9 +134,9 @@ def inside(file: Any) -> bool:
 
 
 def usable_name(name: str) -> bool:
-    """Whether a tensor file can have a tensor of this name."""
+    """Whether a tensor file can contain a tensor with this name."""
     try:
         name.encode()
-    except UnicodeError:  # half of a surrogate pair: JSON can write it, and nothing can read it
+    except UnicodeError:  # an unpaired surrogate: valid in JSON, but not in UTF-8
         return False
     return name != "__metadata__"

@@ -1,7 +1,7 @@
-"""Checkpoints: variables saved under their names and restored together. How they lie on a disk: `checkpoint_files`.
+"""Checkpoints: variables saved by name and restored together. `checkpoint_files` defines the format on disk.
 
-Saving takes the values of all variables at one moment and then one by one to the disk, while the training may go on.
-Restoring reads all of them first and sets them in one go: after an error every variable is as it was.
+Saving takes a consistent snapshot of all variables and then writes them one at a time, while training may continue.
+Restoring reads all variables first and then sets them atomically: after an error every variable is unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Variables: TypeAlias = Mapping[str, Variable] | Iterable[Variable]
 
 
 class Restored(NamedTuple):
-    """What a checkpoint says beside the values of its variables."""
+    """The step, metadata and path of a restored checkpoint."""
 
     step: int | None
     metadata: dict[str, Any]
@@ -41,16 +41,16 @@ class Restored(NamedTuple):
 def save_checkpoint(
     path: Path, variables: Variables, step: int | None = None, metadata: Mapping[str, Any] | None = None
 ) -> None:
-    """Save variables into a directory, in place of the checkpoint that is there.
+    """Save variables to a directory, replacing the checkpoint in it.
 
-    Whatever happens meanwhile, the directory holds the checkpoint of before or the new one, complete. Writers of one
-    directory wait for each other.
+    The replacement is atomic: at any time, even after a crash, the directory contains either the old checkpoint or the
+    new one, complete. Concurrent writers of one directory wait for each other.
 
     Args:
-        path: the directory; it is made if it is not there.
-        variables: a mapping from names to variables, or variables whose own names differ.
-        step: of the training.
-        metadata: anything that JSON can keep.
+        path: the directory; it is created if it does not exist.
+        variables: a mapping from names to variables, or variables with distinct names.
+        step: the training step.
+        metadata: anything that can be written as JSON.
 
     >>> import tempfile, distgrad as dg
     >>> path, w = tempfile.mkdtemp(), dg.Variable([1.0, 2.0], name="w")
@@ -65,7 +65,7 @@ def save_checkpoint(
     specs = {name: Spec(tuple(x.shape), x.dtype) for name, x in values.items()}
     for name, spec in specs.items():
         if not writable(spec):
-            raise TypeError(f"save_checkpoint: variable {name!r} is {spec}, a dtype that safetensors files cannot have")
+            raise TypeError(f"save_checkpoint: variable {name!r} is {spec}, which safetensors files cannot store")
     step = None if step is None else _whole("step", step, 0)
     files.write(
         as_path("save_checkpoint", path), step, _plain(metadata), specs, lambda name: value_of(values.pop(name))
@@ -73,13 +73,13 @@ def save_checkpoint(
 
 
 def restore_checkpoint(path: Path, variables: Variables) -> Restored:
-    """Set variables to the values that a checkpoint has under their names; gives its step and metadata.
+    """Set variables to the values stored under their names in a checkpoint; returns its step and metadata.
 
-    Either all are set, at one moment, or none. The checkpoint may have more variables than are asked for.
+    Either all variables are set, atomically, or none. The checkpoint may contain other variables too.
 
     Raises:
         FileNotFoundError: there is no checkpoint in this directory.
-        CheckpointError: it is damaged, lacks a variable, or has another shape or dtype for one.
+        CheckpointError: the checkpoint is damaged, or a variable is missing or has a different shape or dtype.
 
     >>> import tempfile, distgrad as dg
     >>> path = tempfile.mkdtemp()
@@ -98,7 +98,7 @@ def restore_checkpoint(path: Path, variables: Variables) -> Restored:
 
 
 def from_checkpoint(path: Path, name: str) -> Callable[[], Array]:
-    """An initial value for a variable: what a checkpoint has under a name.
+    """An initial value for a variable: the value stored under a name in a checkpoint.
 
     >>> import tempfile, distgrad as dg
     >>> path = tempfile.mkdtemp()
@@ -108,7 +108,7 @@ def from_checkpoint(path: Path, name: str) -> Callable[[], Array]:
     """
     path = as_path("from_checkpoint", path)
     if not isinstance(name, str):
-        raise TypeError(f"from_checkpoint: name is that of a variable, a string, got {brief(name)}")
+        raise TypeError(f"from_checkpoint: name must be the name of a variable, got {brief(name)}")
 
     def value() -> Array:
         return _stable(path, lambda index: {name: _found(path, index, name)})[1][name]
@@ -117,11 +117,12 @@ def from_checkpoint(path: Path, name: str) -> Callable[[], Array]:
 
 
 class Checkpoints:
-    """The checkpoints of a training: one directory for each step, the last few of which are kept.
+    """The checkpoints of a training run: one directory per step, of which the last few are kept.
 
     Args:
-        directory: where they are.
-        keep: how many of them, those of the highest steps; None keeps all. The one saved last is always kept.
+        directory: the parent directory of the checkpoints.
+        keep: number of checkpoints to keep, those of the highest steps; None keeps all. The one saved last is always
+            kept.
 
     >>> import tempfile, distgrad as dg
     >>> w, checkpoints = dg.Variable(0.0, name="w"), dg.Checkpoints(tempfile.mkdtemp(), keep=2)
@@ -140,15 +141,15 @@ class Checkpoints:
         self.keep = None if keep is None else _whole("keep", keep, 1)
 
     def path(self, step: int) -> str:
-        """The directory of a step's checkpoint, as `restore_checkpoint` takes it."""
+        """The directory of a step's checkpoint, to pass to `restore_checkpoint`."""
         return os.path.join(self.directory, f"step-{_whole('step', step, 0):010}")
 
     def steps(self) -> list[int]:
-        """The steps of which there is a complete checkpoint, in order."""
+        """The steps that have a complete checkpoint, in ascending order."""
         return [step for step in self._begun() if files.is_complete(self.path(step))]
 
     def save(self, step: int, variables: Variables, /, **metadata: Any) -> None:
-        """Save variables as the checkpoint of a step, then remove those that are not kept."""
+        """Save variables as the checkpoint of a step, then remove old checkpoints beyond `keep`."""
         step = _whole("step", step, 0)
         if os.path.islink(self.path(step)):
             raise CheckpointError(f"{self.path(step)!r} is a link, which is not followed: remove it, or save elsewhere")
@@ -161,21 +162,23 @@ class Checkpoints:
                 files.remove(self.path(old), complete=True)
 
     def restore(self, variables: Variables) -> Restored | None:
-        """Set variables to those of the newest complete checkpoint, the one of the highest step; None when there is
-        none. A damaged one is an error that names the one before, not a silent step back."""
+        """Restore variables from the complete checkpoint with the highest step. Returns None if there is none.
+
+        A damaged checkpoint raises an error that names the previous one; it is never skipped silently.
+        """
         named = _named("restore", variables)
         while steps := self.steps():
             try:
                 return restore_checkpoint(self.path(steps[-1]), named)
             except (FileNotFoundError, CheckpointError) as e:
-                if self.steps()[-1:] == steps[-1:]:  # else another process removed it meanwhile
+                if self.steps()[-1:] == steps[-1:]:  # otherwise another process removed it in the meantime
                     if len(steps) > 1:
-                        e.add_note(f"The checkpoint before it is {self.path(steps[-2])!r}.")
+                        e.add_note(f"The previous checkpoint is {self.path(steps[-2])!r}.")
                     raise
         return None
 
     def _begun(self) -> list[int]:
-        """The steps that have a folder here: not a link to one, nor a folder that a step would not have made."""
+        """The steps that have a folder here, complete or not. Links and folders with other names are ignored."""
         if not os.path.isdir(self.directory):
             return []
         with explain_os_errors("the checkpoints cannot be listed", self.directory), os.scandir(self.directory) as found:
@@ -185,7 +188,7 @@ class Checkpoints:
 
 
 def latest_checkpoint(directory: Path) -> str | None:
-    """The directory of the newest complete checkpoint that `Checkpoints` saved; None when there is none.
+    """The directory of the newest complete checkpoint saved by `Checkpoints`, or None.
 
     >>> import tempfile, distgrad as dg
     >>> latest_checkpoint(tempfile.mkdtemp()) is None
@@ -201,7 +204,7 @@ def latest_checkpoint(directory: Path) -> str | None:
 
 def _named(what: str, variables: Variables) -> dict[str, Variable]:
     if current_graph() is not None:
-        raise RuntimeError(f"{what} acts when it is called, and a graph is being built here: call it outside")
+        raise RuntimeError(f"{what} runs immediately, but a graph is being built here: call it outside the graph")
     if isinstance(variables, Variable):
         raise TypeError(
             f"{what}: variables is a mapping or a list of variables, got {brief(variables)}; pass [variable]"
@@ -214,11 +217,11 @@ def _named(what: str, variables: Variables) -> dict[str, Variable]:
         if not isinstance(v, Variable) or not isinstance(name, str):
             raise TypeError(f"{what}: variables is a mapping from names to variables, got {brief(v)} under {name!r}")
         if name in named:
-            raise ValueError(f"{what}: two variables are called {name!r}; name them, or pass a mapping from names")
+            raise ValueError(f"{what}: two variables are named {name!r}; rename one, or pass a mapping from names")
         if name == "__metadata__":
-            raise ValueError(f"{what}: safetensors files keep the name {name!r} for themselves; choose another one")
+            raise ValueError(f"{what}: the name {name!r} is reserved in safetensors files; choose another name")
         if not usable_name(name):
-            raise ValueError(f"{what}: the name {name!r} cannot be written as UTF-8 text; choose another one")
+            raise ValueError(f"{what}: the name {name!r} cannot be written as UTF-8 text; choose another name")
         named[name] = v
     if len(set(named.values())) < len(named):
         twice = next(v for v in named.values() if sum(v is w for w in named.values()) > 1)
@@ -228,7 +231,7 @@ def _named(what: str, variables: Variables) -> dict[str, Variable]:
 
 def _name(what: str, v: Any) -> str:
     if not isinstance(v, Variable):
-        raise TypeError(f"{what}: variables is a mapping or a list of variables, and has {brief(v)} in it")
+        raise TypeError(f"{what}: variables is a mapping or a list of variables, but it contains {brief(v)}")
     return v.name
 
 
@@ -239,13 +242,13 @@ def _whole(what: str, value: Any, least: int) -> int:
 
 
 def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Metadata as it will be read; an error before anything is written."""
+    """Metadata as it will be read back. Raises before anything is written."""
     if metadata is not None and not isinstance(metadata, Mapping):
-        raise TypeError(f"checkpoints: metadata is a mapping from names to what JSON can keep, got {brief(metadata)}")
+        raise TypeError(f"checkpoints: metadata is a mapping from names to JSON values, got {brief(metadata)}")
     try:
         made: dict[str, Any] = json.loads(json.dumps(dict(metadata or {}), default=_number))
     except (TypeError, ValueError, RecursionError) as e:
-        raise TypeError(f"checkpoints: metadata is what JSON can keep, got {brief(metadata)}: {e}") from None
+        raise TypeError(f"checkpoints: metadata must be JSON values, got {brief(metadata)}: {e}") from None
     return made
 
 
@@ -259,8 +262,8 @@ def _number(x: Any) -> Any:
 
 
 def _stable(path: str, choose: Callable[[Index], dict[str, Entry]]) -> tuple[Index, dict[str, Array]]:
-    """The index of a checkpoint, and the tensors that `choose` takes from it; of the next one, when the checkpoint is
-    replaced while it is read."""
+    """The index of a checkpoint, and the tensors that `choose` selects. Reads again if the checkpoint is replaced while
+    it is read."""
     while True:
         index = _index(path)
         try:
@@ -285,8 +288,8 @@ def _matching(path: str, named: Mapping[str, Variable], index: Index) -> dict[st
         if entries[name].spec != (v.shape, v.dtype):
             raise CheckpointError(
                 f"variable {name!r} is {Spec(v.shape, v.dtype)}, but {os.path.join(path, entries[name].file)!r} has "
-                f"{entries[name].spec} under this name. Shape and dtype must be the same: make the variable so, or "
-                f"start it from the checkpoint with Variable(from_checkpoint(path, name))."
+                f"{entries[name].spec} under this name. Shape and dtype must match: change the variable, or create "
+                f"it from the checkpoint with Variable(from_checkpoint(path, name))."
             )
     return entries
 

@@ -91,7 +91,7 @@ def test_the_same_tensor_may_be_fetched_twice() -> None:
 def test_other_fetches_are_a_type_error(bad: object) -> None:
     x = dg.constant(1.0)
     for fetches in (bad, [x, bad]):
-        with pytest.raises(TypeError, match=r"cannot fetch .*; fetch tensors, operations, variables or nestings"):
+        with pytest.raises(TypeError, match=r"cannot fetch .*; fetch tensors, operations, variables or structures"):
             run(fetches)
 
 
@@ -194,7 +194,7 @@ def test_keys_of_feed_dict_are_tensors_of_the_graph() -> None:
         run(x, [(x, 1.0)])
     with dg.Graph():
         other = dg.placeholder((), name="other")
-    with pytest.raises(ValueError, match=r"'other:0'.* is fed but belongs to another graph than the fetches"):
+    with pytest.raises(ValueError, match=r"'other:0'.* is fed but belongs to a different graph from the fetches"):
         run(x, {other: 1.0})
 
 
@@ -213,7 +213,7 @@ def test_a_tensor_is_no_value() -> None:
 @pytest.mark.parametrize("value", [2**40, np.int64(2**40), -1])
 def test_an_integer_that_does_not_fit_is_an_overflow_error(value: object) -> None:
     x = dg.placeholder((), "uint8" if value == -1 else "int32")
-    with pytest.raises(OverflowError, match=r"is (u8|i32)\[\] and cannot hold what it is fed"):
+    with pytest.raises(OverflowError, match=r"is (u8|i32)\[\] and cannot hold the value fed"):
         run(x * 1, {x: value})
 
 

@@ -84,7 +84,7 @@ INDEX_DAMAGE: dict[str, Callable[[Path], Any]] = {
 def test_a_damaged_index_is_one_error_that_names_it(damage: str, tmp_path: Path) -> None:
     file = saved(tmp_path) / INDEX
     INDEX_DAMAGE[damage](file)
-    with pytest.raises(dg.CheckpointError, match=f"{file}.* is damaged, or no index of a checkpoint"):
+    with pytest.raises(dg.CheckpointError, match=f"{file}.* is damaged, or not the index of a checkpoint"):
         dg.restore_checkpoint(tmp_path, model())
 
 

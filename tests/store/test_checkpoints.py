@@ -124,7 +124,7 @@ def test_values_in_a_cluster_are_fetched_one_at_a_time(tmp_path: Path) -> None:
 
 
 def test_two_variables_of_one_name_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="two variables are called 'Variable'; name them, or pass a mapping"):
+    with pytest.raises(ValueError, match="two variables are named 'Variable'; rename one, or pass a mapping"):
         dg.save_checkpoint(tmp_path, [dg.Variable(1.0), dg.Variable(2.0)])
 
 
@@ -141,13 +141,13 @@ def test_what_is_no_variable_is_a_type_error(variables: Any, tmp_path: Path) -> 
 
 
 def test_a_dtype_that_files_cannot_have_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"variable 's' is .*, a dtype that safetensors files cannot have"):
+    with pytest.raises(TypeError, match=r"variable 's' is .*, which safetensors files cannot store"):
         dg.save_checkpoint(tmp_path / "new", {"s": dg.Variable(np.array(["text"]))})
     assert not (tmp_path / "new").exists()
 
 
 def test_metadata_that_json_cannot_keep_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"metadata is what JSON can keep.*a ndarray is not; save arrays as variables"):
+    with pytest.raises(TypeError, match=r"metadata must be JSON values.*a ndarray is not; save arrays as variables"):
         dg.save_checkpoint(tmp_path / "new", model(), metadata={"x": np.ones(2)})
     assert not (tmp_path / "new").exists()
 
