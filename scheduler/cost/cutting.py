@@ -47,8 +47,8 @@ class Cut(NamedTuple):
 def cut_group(step: Step) -> Cut:
     """The blocks of a group. Depends on the step alone, because sums depend on it.
 
-    The count is even if above one, so that two threads finish together. For sums over rows it is a power of two, so that
-    halves and quarters are whole blocks.
+    The count is even if above one, so that two threads finish together. For sums over rows it is a power of two, so
+    that halves and quarters are whole blocks.
     """
     space: Shape = step.attrs["space"]
     elements, rows = math.prod(space), math.prod(space[: step.attrs["split"]])

@@ -1,1 +1,1 @@
-"""Cuts programs into the tasks of a plan."""
+"""Partitions programs into the tasks of a plan."""

@@ -1,7 +1,7 @@
-"""Candidates: ways to cut a program into tasks, best first by what a simulation says of each.
+"""Candidate partitions of a program, ranked by simulation.
 
-All are put together from the same small pieces, and what pieces hand to each other is found once: a way to cut is
-simulated without making its plan.
+All candidates are built from the same small pieces, and the data passed between pieces is computed once, so a candidate
+is simulated without building its plan.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from distgrad.scheduler.partition.priced_program import Priced
 from distgrad.scheduler.partition.reduce import Lanes, Way
 from distgrad.scheduler.partition.simulate import Load, Thing, run
 
-#: Grains that are tried, as multiples of the smallest.
+#: Grains to try, as multiples of the smallest.
 COARSER = (4, 16)
-#: Pieces per worker that are tried when towers are cut, so that work behind them can start before they end.
+#: Pieces per worker to try when splitting towers, so that later work can start before a tower ends.
 PIECES = (1, 4)
-#: Tasks per worker that are tried when towers are put together with the sums over them.
+#: Tasks per worker to try when merging towers with the sums over them.
 FOLDS = (1, 4)
-#: Tasks that add up side by side: one per worker is tried, and so many, because each costs every tower an object.
+#: Concurrent summing tasks to try besides one per worker: each of them costs every tower one object.
 FEW = 2
-#: Sums side by side should take so many times the overhead of a task. Those of 15 MB, as two tasks of 1.5 ms, ended
-#: 9 ms later than as one of 3 ms.
+#: Minimum duration of concurrent summing tasks, in task overheads: sums of 15 MB split into two tasks of 1.5 ms ended
+#: 9 ms later than as one task of 3 ms.
 SUMS_PAY = 2.0
-#: Candidates times pieces: of a very large and irregular graph only the first few candidates are tried.
+#: Maximum candidates times pieces: for very large graphs only the first few candidates are simulated.
 MAX_SIMULATED_PIECES = 200_000
 
 
 def best_first(work: Priced, total: float) -> Iterator[Groups]:
-    """All candidates are put together from the same small pieces: so the steps are gone through once."""
+    """The candidate partitions, the shortest predicted run first. All are built from the same small pieces."""
     small = pieces(work.nodes, work.grain)
     graph, place = quotient(work.nodes, small)
     of = [place[g] for g in small]
@@ -46,16 +46,16 @@ def best_first(work: Priced, total: float) -> Iterator[Groups]:
 
 
 def _tries(work: Priced, total: float) -> list[Way]:
-    """Ways to cut, the most promising first."""
+    """The partitioning strategies to try, the most promising first."""
     grain, each = work.grain, total / work.slots
     many = Way(grain, columns=work.slots, least=SUMS_PAY * work.cluster.machine.task_seconds)
     few = many._replace(columns=min(FEW, work.slots))
     folds = [0.0, *[1.05 * each / n for n in FOLDS]]  # towers alone, or with the sums over them
     ways = [
-        *[way._replace(fold=fold) for fold in folds for way in (many, few)],  # trees of sums side by side
-        *[few._replace(fold=fold, deep=DEEP) for fold in folds],  # what towers share is no part of any
-        Way(grain),  # every level of a tree for itself
-        *[few._replace(window=each / n) for n in PIECES],  # cut, so that what is behind them overlaps
+        *[way._replace(fold=fold) for fold in folds for way in (many, few)],  # concurrent trees of sums
+        *[few._replace(fold=fold, deep=DEEP) for fold in folds],  # steps shared by towers belong to none
+        Way(grain),  # every level of a tree separately
+        *[few._replace(window=each / n) for n in PIECES],  # split, so that later work overlaps
         few._replace(branches=True),  # branches of towers too
         *[few._replace(grain=grain * factor) for factor in COARSER],
     ]
@@ -63,7 +63,7 @@ def _tries(work: Priced, total: float) -> list[Way]:
 
 
 class _Pack(NamedTuple):
-    """Values that one piece makes for the same other pieces, or that are wanted at the end."""
+    """Values that one piece makes for the same other pieces, or as outputs."""
 
     maker: int
     readers: tuple[int, ...]
@@ -71,14 +71,14 @@ class _Pack(NamedTuple):
 
 
 class _Things(NamedTuple):
-    """What pieces read: from outside, and from each other, with its bytes."""
+    """What pieces read: input values, and packs from each other with their bytes."""
 
     given: list[set[int]]
     packs: dict[_Pack, int]
 
 
 def _given(work: Priced, groups: Groups, count: int) -> list[set[int]]:
-    """What each group reads from outside, where that has to travel."""
+    """The input values that each group reads, if the cluster has several nodes."""
     given: list[set[int]] = [set() for _ in range(count)]
     if work.cluster.nodes > 1:
         for g, read in zip(groups, work.given, strict=True):
@@ -87,7 +87,7 @@ def _given(work: Priced, groups: Groups, count: int) -> list[set[int]]:
 
 
 def _packs(work: Priced, groups: Groups) -> dict[_Pack, int]:
-    """What pieces hand to each other, as bundles would pack it."""
+    """The data passed between pieces, packed like bundles."""
     maker: dict[int, int] = {}
     readers: dict[int, dict[int, None]] = {}
     numbers = iter(groups)
@@ -109,7 +109,7 @@ def _packs(work: Priced, groups: Groups) -> dict[_Pack, int]:
 
 
 def _score(work: Priced, nodes: Nodes, groups: Sequence[int], pieces: _Things) -> float:
-    """The predicted seconds of a way to cut."""
+    """The predicted seconds of a candidate."""
     graph, place = quotient(nodes, groups)
     given: list[set[int]] = [set() for _ in range(len(graph))]
     for v, g in enumerate(groups):
@@ -125,7 +125,7 @@ def _score(work: Priced, nodes: Nodes, groups: Sequence[int], pieces: _Things) -
 
 
 def _moved(packs: Mapping[_Pack, int], of: Sequence[int], count: int) -> tuple[list[tuple[int, ...]], list[Thing]]:
-    """What each group reads of the others, as numbers of things; `of` is the group of each piece."""
+    """The things that each group reads from others, by index; `of` is the group of each piece."""
     bundles: dict[_Pack, int] = {}
     for pack, nbytes in packs.items():
         maker = of[pack.maker]

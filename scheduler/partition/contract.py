@@ -1,17 +1,17 @@
-"""Contracting: which steps belong together. Pure graph work on weights and edges; knows no ops and no cluster.
+"""Graph contraction: which steps belong together. Works on weights and edges only; knows no ops and no cluster.
 
-The way of a contraction, each part linear in the graph:
+The parts of a contraction, each linear in the size of the graph:
 
-1. Towers. A step dominates the work that can only be reached through it. Where two or more steps behind one step (or
-   behind nothing) each dominate at least a grain of work, and none needs another, they are heads: towers that may run
-   side by side.
-2. Lanes. A head opens a lane; any other step goes on in the lane it gets most bytes from. A step that adds up what
-   several lanes made opens one too: a reduce tree is no part of any tower.
-3. Joining lanes, where a way asks for it (`reduce`): towers with the sum over them, and whole reduce trees.
-4. Phases. A step's phase is the largest of those it reads, plus one from another lane. A group is one lane in one
-   phase: every edge between two groups goes to a later phase, so there is no cycle, whatever the lanes are.
-5. Merging. Groups below the grain join their only reader or their only source, then others that read the same, then
-   their neighbours in order. Each of these leaves the graph without cycles too; each says why.
+1. Towers. A step dominates the work that can only be reached through it. If two or more children of one step (or of
+   the root) in the dominator tree each dominate at least a grain of work, and none depends on another, they are heads
+   of towers that can run concurrently.
+2. Lanes. A head opens a lane; any other step continues the lane that it reads the most bytes from. A step that adds
+   results of several lanes also opens one: a reduce tree is not part of any tower.
+3. Merging lanes, if the strategy asks for it (`reduce`): towers with the sum over them, and whole reduce trees.
+4. Phases. A step's phase is the maximum of those it reads, plus one for those in another lane. A group is one lane in
+   one phase: every edge between two groups goes to a later phase, so there are no cycles, whatever the lanes are.
+5. Merging. Groups below the grain are merged with their only reader or only source, then with others that read the
+   same, then with their neighbours in order. None of these creates a cycle; each function says why.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from distgrad.scheduler.partition.nodes import Groups, Nodes, quotient
 from distgrad.scheduler.partition.reduce import Lanes, Way, merged_lanes
 from distgrad.scheduler.partition.towers import heads_of
 
-#: Levels of small sources that may be shared: a slice, say, and a product of it.
+#: Levels of small sources that may be shared, for example a slice and a product of it.
 DEEP = 2
 
 
 def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool, int], Lanes] | None = None) -> Groups:
-    """Groups of about a grain of seconds or more, as this way to cut asks; `known` keeps what other ways may need."""
+    """Groups of about a grain of seconds or more, by this strategy; `known` caches lanes for other strategies."""
     known = {} if known is None else known
     key = way.grain, way.branches, way.deep
     if key not in known:
@@ -49,21 +49,21 @@ def contract(nodes: Nodes, way: Way, known: dict[tuple[float, bool, int], Lanes]
 
 
 def pieces(nodes: Nodes, grain: float) -> Groups:
-    """Every lane in every phase as a group, cut at the grain: the small pieces that all ways put together. What one
-    way or the other takes for two lanes are two pieces."""
+    """Every lane in every phase as a group, split at the grain: the small pieces that all candidates are built from.
+    Steps that any strategy puts into different lanes are in different pieces."""
     of = zip(*[_lanes(nodes, grain, False, deep).of for deep in (0, DEEP)], strict=True)
     ids: dict[tuple[int, ...], int] = {}
     return _phased(nodes, [ids.setdefault(lanes, len(ids)) for lanes in of], grain)
 
 
 def _colored(graph: Nodes, color: dict[int, int]) -> Nodes:
-    """What has a color of its own merges with nothing else: it is as though it were on another device."""
+    """Prevent merging of groups with different colors, by giving them different devices."""
     count = max(graph.device, default=0) + 1
     return replace(graph, device=[device + count * color[g] for g, device in enumerate(graph.device)])
 
 
 def whole(nodes: Nodes) -> Groups:
-    """As few groups as devices allow: one, where there is one device."""
+    """As few groups as devices allow: one if there is one device."""
     if not any(nodes.device):
         return [0] * len(nodes)
     phase = [0] * len(nodes)
@@ -82,10 +82,10 @@ def _lanes(nodes: Nodes, grain: float, branches: bool, deep: int) -> Lanes:
     heads, shared = heads_of(nodes, grain, branches, deep)
     of: list[int] = []
     weight: list[float] = []  # of each lane
-    tower: list[bool] = []  # whether a lane began with a head, or adds up what such lanes made
-    sums: list[int] = []  # the node that does that, or -1
+    tower: list[bool] = []  # whether a lane was opened by a head, or adds results of such lanes
+    sums: list[int] = []  # the node that adds them, or -1
     for v, before in enumerate(nodes.before):
-        begins = heads[v] or all(map(shared.__getitem__, before))  # a lane of its own, also behind nothing
+        begins = heads[v] or all(map(shared.__getitem__, before))  # opens a lane; so does a node without inputs
         here = -1 if begins else _best_lane(nodes, v, of, weight, tower)
         if here < 0:
             here = len(weight)
@@ -100,7 +100,7 @@ def _lanes(nodes: Nodes, grain: float, branches: bool, deep: int) -> Lanes:
 
 def _phased(nodes: Nodes, lane: Sequence[int], window: float | None) -> Groups:
     phase = [0] * len(nodes)
-    floor = [0] * (max(lane, default=-1) + 1)  # the phase that a lane has come to
+    floor = [0] * (max(lane, default=-1) + 1)  # the current phase of each lane
     ids: dict[tuple[int, int], int] = {}
     held: list[float] = []  # the weight of each group
     groups = []
@@ -123,7 +123,7 @@ def _phased(nodes: Nodes, lane: Sequence[int], window: float | None) -> Groups:
 
 
 def _best_lane(nodes: Nodes, v: int, lane: Sequence[int], weight: Sequence[float], tower: Sequence[bool]) -> int:
-    """The lane of the same device that most bytes come from, of equals the one with more work; -1: a new one."""
+    """The lane on the same device that most bytes come from, then the one with more work; -1 opens a new lane."""
     before = nodes.before[v]
     here = nodes.device[v]
     if len(before) == 1:
@@ -149,18 +149,18 @@ def _readers(nodes: Nodes) -> list[list[int]]:
 
 
 def _into_readers(nodes: Nodes, grain: float, window: float | None) -> Groups:
-    """Every path from a node leads through its only reader, so none can leave the two and come back."""
+    """Merge nodes into their only reader. Every path from a node leads through it, so no cycle can arise."""
     limit = float("inf") if window is None else window
     after = _readers(nodes)
     of = list(range(len(nodes)))
     taken, sources = [0.0] * len(nodes), [set(before) for before in nodes.before]
-    for v in range(len(nodes) - 1, -1, -1):  # backwards: a node takes nothing in before it is asked itself
+    for v in range(len(nodes) - 1, -1, -1):  # backwards: a node is visited before anything is merged into it
         into = {of[w] for w in after[v]}
         w = into.pop() if len(into) == 1 else v
         if w == v or nodes.device[v] != nodes.device[w]:
             continue
         weight, added = nodes.weight[v], taken[w] + nodes.weight[v]
-        chain = len(sources[w]) == 1 and nodes.joint[v] == nodes.joint[w]  # nothing else has to be waited for
+        chain = len(sources[w]) == 1 and nodes.joint[v] == nodes.joint[w]  # there are no other inputs to wait for
         small = weight < grain and added <= grain and not nodes.joint[v] and not nodes.joint[w]
         if (chain and nodes.weight[w] + added <= limit) or (small and nodes.weight[w] + added <= max(limit, grain)):
             of[v] = w
@@ -171,7 +171,7 @@ def _into_readers(nodes: Nodes, grain: float, window: float | None) -> Groups:
 
 
 def _into_sources(nodes: Nodes, grain: float, window: float | None) -> Groups:
-    """Every path to a node leads through its only source, so none can leave the two and come back."""
+    """Merge nodes into their only source. Every path to a node leads through it, so no cycle can arise."""
     limit = float("inf") if window is None else window
     of = list(range(len(nodes)))
     taken = [0.0] * len(nodes)
@@ -192,7 +192,7 @@ def _numbered(of: Sequence[int]) -> Groups:
 
 
 def _siblings(nodes: Nodes, grain: float, window: float | None) -> Groups:
-    """Those that read the same. Of two with the same sources none can lead to the other, so joining them is safe."""
+    """Merge nodes that read the same sources. Neither can depend on the other, so no cycle can arise."""
     bins: dict[tuple[tuple[int, ...], int, bool], tuple[int, float]] = {}
     of: list[int] = []
     for v, weight in enumerate(nodes.weight):
@@ -208,7 +208,7 @@ def _siblings(nodes: Nodes, grain: float, window: float | None) -> Groups:
 
 
 def _in_order(nodes: Nodes, grain: float, window: float | None) -> Groups:
-    """Neighbours in the order. An interval of a topological order cannot be left and entered again."""
+    """Merge neighbours in topological order. A path cannot leave an interval and return, so no cycle can arise."""
     apart = _reduce_trees(nodes, grain)
     of: list[int] = []
     at, held = -1, 0.0
@@ -224,7 +224,7 @@ def _in_order(nodes: Nodes, grain: float, window: float | None) -> Groups:
 
 
 def _reduce_trees(nodes: Nodes, grain: float) -> list[bool]:
-    """The nodes that add up what two or more others made, which are towers or parts of the tree themselves."""
+    """The nodes that add results of two or more others, each a tower or itself a node of the tree."""
     apart: list[bool] = []
     for v, before in enumerate(nodes.before):
         terms = sum([1 for p in before if apart[p] or nodes.weight[p] >= grain]) if nodes.joint[v] else 0

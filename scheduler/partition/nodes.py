@@ -1,4 +1,4 @@
-"""Graphs as lists of weights and edges, and their quotients. Knows no ops and no cluster."""
+"""Graphs as lists of weights and edges, and their quotient graphs. Knows no ops and no cluster."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """A graph to contract: nodes in a topological order."""
+    """A graph to contract, with its nodes in topological order."""
 
     weight: list[float]
-    #: The nodes that each one reads or waits for, and the bytes that come from each of them.
+    #: The predecessors of each node, and the bytes read from each of them.
     before: list[tuple[int, ...]]
     moved: list[tuple[int, ...]]
     device: list[int]
-    #: Adds up what others made; of groups, those that begin so.
+    #: Whether the node (or the first node of a group) adds results of others.
     joint: list[bool]
 
     def __len__(self) -> int:
         return len(self.weight)
 
 
-#: Node -> group, groups numbered in a topological order.
+#: Node -> group, with groups numbered in topological order.
 Groups = list[int]
 
 
 def quotient(nodes: Nodes, groups: Sequence[int]) -> tuple[Nodes, list[int]]:
-    """The graph of the groups in a topological order, and the place in it of each group."""
+    """The quotient graph of these groups in topological order, and the index of each group in it."""
     count = max(groups, default=-1) + 1
     weight = [0.0] * count
     edges: list[dict[int, int]] = [{} for _ in range(count)]
@@ -53,7 +53,7 @@ def quotient(nodes: Nodes, groups: Sequence[int]) -> tuple[Nodes, list[int]]:
 
 
 def _ordered(edges: Sequence[dict[int, int]], first: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The groups by depth, those of one depth in the order of their first members; and the place of each."""
+    """The groups by depth, then by first member; and the index of each group."""
     after: list[list[int]] = [[] for _ in edges]
     for g, before in enumerate(edges):
         for h in before:

@@ -1,14 +1,14 @@
-"""Reduce trees on their way into tasks: which sums join the towers that they add up, and which run side by side.
+"""Reduce trees: which sums are merged with the towers they add, and which run concurrently.
 
-Pure graph work, as contracting is. A sum of what several lanes made is a lane of its own at first, and so is every node
-of a reduce tree. Two things make fewer of them:
+Works on the graph only, like `contract`. A sum over several lanes, and every node of a reduce tree, starts as a
+separate lane. Two transformations reduce their number:
 
-- Folding. Towers that run one after another anyway hand on their sum, not each its own terms: the more shards than
-  workers, the more it saves.
-- Columns. Whole trees, not their levels, are dealt out to as many lanes as can run side by side: each adds up a part of
-  the tensors, all terms of them, and nothing is written between two levels.
+- Folding. Towers that run one after another anyway produce their sum instead of separate terms. The more shards per
+  worker, the more this saves.
+- Columns. Whole trees, not their levels, are distributed over as many lanes as can run concurrently. Each lane adds all
+  terms of some of the tensors, and nothing is written between two levels.
 
-Neither changes a tree: what is added to what is fixed before.
+Neither changes a tree: the order of additions is fixed beforehand.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ from typing import NamedTuple
 
 from distgrad.scheduler.partition.nodes import Nodes
 
-#: Above 64 inputs fetching dominates; use tree levels.
+#: Maximum inputs of a task that adds a whole tree. Above it fetching dominates, and tree levels are faster.
 MANY = 64
 
 
 class Way(NamedTuple):
-    """One way to cut, in seconds of work."""
+    """A partitioning strategy. Durations are seconds of work."""
 
-    #: What a task should last at least.
+    #: Minimum duration of a task.
     grain: float
-    #: About what a task should last at most, where it can be cut.
+    #: Approximate maximum duration of a task that can be split.
     window: float | None = None
-    #: A branch of a tower that dominates a grain is a lane too, though it needs others of its kind.
+    #: Whether a branch of a tower that dominates a grain is a lane too, even if it depends on other branches.
     branches: bool = False
-    #: So many levels of small sources that several nodes read belong to no tower.
+    #: Number of levels of small shared sources that belong to no tower.
     deep: int = 0
-    #: Towers join with the sum over them as long as they do not last longer than this together.
+    #: Maximum duration of towers merged with the sum over them.
     fold: float = 0.0
-    #: Trees of sums are dealt out to at most so many lanes, of at least so much work; 0: every sum is a lane.
+    #: Maximum number of lanes for trees of sums (0: every sum is a lane), and minimum work of each.
     columns: int = 0
     least: float = 0.0
 
 
 class Lanes(NamedTuple):
-    """The lane of each node, and what is known of each lane."""
+    """The lane of each node, and properties of each lane."""
 
     of: list[int]
-    #: Its work.
+    #: Seconds of work.
     weight: list[float]
-    #: The node that adds up what other lanes made, where a lane began so; else -1.
+    #: The node that opened the lane if it adds results of other lanes; else -1.
     sums: list[int]
-    #: Whether it began so, or with the head of a tower.
+    #: Whether it was opened by such a sum, or by the head of a tower.
     tower: list[bool]
 
 
 def merged_lanes(nodes: Nodes, lanes: Lanes, way: Way) -> tuple[Lanes, list[int]]:
-    """Fewer lanes, and a color for each of them: those that shall not merge with others have one above 0."""
+    """Merge lanes by this strategy; also returns a color per lane. Lanes with a color above 0 merge only with their own
+    color."""
     device = _devices(nodes, lanes)
     into = _absorbed(nodes, lanes, device, way.grain)
     folded = _fold(nodes, lanes, device, way.fold, into)
@@ -70,7 +71,7 @@ def _devices(nodes: Nodes, lanes: Lanes) -> list[int]:
 
 
 def _absorbed(nodes: Nodes, lanes: Lanes, device: Sequence[int], grain: float) -> list[int]:
-    """The lane that each becomes a part of: small ones that only one other reads. They would cut it into phases."""
+    """The lane that each is merged into: small lanes with a single reader, which they would split into phases."""
     into = list(range(len(lanes.weight)))
     readers: list[set[int]] = [set() for _ in into]
     for v, before in enumerate(nodes.before):
@@ -97,7 +98,7 @@ def _terms(nodes: Nodes, lanes: Lanes, v: int) -> list[int]:
 
 
 def _fold(nodes: Nodes, lanes: Lanes, device: Sequence[int], most: float, into: list[int]) -> list[bool]:
-    """Join towers and the sums over them up to this much work; whether each lane is a tower or a sum that joined."""
+    """Merge towers with the sums over them up to this much work. Returns which lanes are towers or merged sums."""
     weight = [0.0] * len(into)
     for lane, own in enumerate(lanes.weight):
         weight[_root(into, lane)] += own
@@ -119,7 +120,7 @@ def _fold(nodes: Nodes, lanes: Lanes, device: Sequence[int], most: float, into: 
 def _columns(
     nodes: Nodes, lanes: Lanes, device: Sequence[int], inside: Sequence[bool], way: Way, into: list[int]
 ) -> list[int]:
-    """Join the sums that are in no tower to columns of about the same work; gives the color of each lane."""
+    """Distribute the sums that are in no tower over columns of similar work. Returns the color of each lane."""
     color = [0] * len(into)
     trees = _trees(nodes, lanes, device, inside, into)
     total = sum([weight for weight, _ in trees])
@@ -142,7 +143,7 @@ def _columns(
 def _trees(
     nodes: Nodes, lanes: Lanes, device: Sequence[int], inside: Sequence[bool], into: list[int]
 ) -> list[tuple[float, list[int]]]:
-    """The sums that read each other, with their work; not those of too many terms."""
+    """Trees of sums that read each other, with their work; without trees of too many inputs."""
     tree = list(range(len(into)))
     sources: dict[int, set[int]] = {}
     for lane, v in enumerate(lanes.sums):

@@ -1,9 +1,9 @@
-"""Simulating: when each task of a plan would start and end on a cluster, found by discrete events. Runs nothing.
+"""A discrete-event simulation of a plan: when each task would start and end on a cluster. Runs nothing.
 
-The rules are those of the engines: a task starts when all it reads is on its node and its cpus and GPUs are free; it
-ends when what it gives is written to the store of its node, where others read it in place; a bundle crosses once to
-each other node that reads it, and a node sends and receives one object at a time. Ready tasks are taken by the longest
-way that is still behind them, and go where they can start first.
+It follows the rules of the engines. A task starts when all of its inputs are on its node and its cpus and GPUs are
+free. It ends when its results are written to the store of its node, where others read them in place. A bundle is sent
+once to each other node that reads it, and a node sends and receives one object at a time. Ready tasks are ordered by
+the length of the critical path that remains after them, and are placed where they can start first.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from distgrad.scheduler.cost.memory import given_bytes
 from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.plan import Bundle, Plan, Task
 
-#: So many of the workers that hold what a task reads are considered for it, beside the one that is free first.
+#: Maximum workers holding inputs of a task that are considered for it, in addition to the one that is free first.
 NEAR = 4
-#: On Ray, objects up to so many bytes travel with the messages of tasks. Of larger ones the first that a task writes or
-#: reads is part of its overhead; each further one takes so many seconds to make in the store, or to get hold of.
+#: Ray sends objects up to this many bytes inline with task messages. The first larger object that a task writes or
+#: reads is part of its overhead; each further one takes this many seconds to create in the store, or to fetch.
 RAY_INLINE_BYTES = 100 << 10
 MAKE_SECONDS, GET_SECONDS = 1.2e-3, 2e-4
-#: Two kinds of things that travel: bundles, and values from outside.
+#: Kinds of objects that are sent: bundles, and input values.
 MADE, GIVEN = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """When and where each task runs; per worker its memory as (time, bytes) whenever that changes."""
+    """When and where each task runs, and the memory of each worker as (time, bytes) at every change."""
 
     start: tuple[float, ...]
     end: tuple[float, ...]
     worker: tuple[int, ...]
     bytes_moved: int
     memory: tuple[tuple[tuple[float, int], ...], ...] = ()
-    #: The longest chain of tasks, without overheads: no number of workers makes a run shorter.
+    #: Seconds of the critical path without overheads: a lower bound for any number of workers.
     critical_seconds: float = 0.0
 
     @property
@@ -48,12 +48,12 @@ class Timeline:
 
     @property
     def peak_bytes(self) -> int:
-        """Of the worker that needs most."""
+        """Peak memory of the worker that needs the most."""
         return max((held for line in self.memory for _, held in line), default=0)
 
 
 class Load(NamedTuple):
-    """A task as the simulator sees it: `reads` are numbers of objects, `given` ids of values from outside."""
+    """A task for the simulator: `reads` are indices of objects, `given` ids of input values."""
 
     seconds: float
     cpus: int
@@ -78,7 +78,7 @@ def simulate(
     given: Mapping[int, int] | None = None,
     placed: bool = False,
 ) -> Timeline:
-    """The timeline of these tasks; `given` has the bytes of the values that come from outside.
+    """Simulate these tasks; `given` has the bytes of the input values.
 
     With `placed`, each task runs on the worker it names; otherwise the simulator chooses, and its choice is the
     placement hint of a plan.
@@ -91,7 +91,7 @@ def simulate(
 
 
 def replay(plan: Plan) -> Timeline:
-    """The timeline of a plan, on the workers it names."""
+    """Simulate a plan with its own placement."""
     return simulate(plan.tasks, plan.bundles, plan.cluster, given_bytes(plan.program), placed=True)
 
 
@@ -110,7 +110,7 @@ def loads_of(
 
 
 def critical_seconds(loads: Sequence[Load], things: Sequence[Thing]) -> float:
-    """The longest chain of tasks: no number of workers makes a run shorter."""
+    """The length of the critical path: a lower bound for any number of workers."""
     end: list[float] = []
     for load in loads:
         before = [*load.waits, *(things[x].task for x in load.reads)]
@@ -119,7 +119,7 @@ def critical_seconds(loads: Sequence[Load], things: Sequence[Thing]) -> float:
 
 
 def eligible(cluster: Cluster, cpus: int, gpus: int, device: str | None) -> tuple[int, ...]:
-    """The workers that can run such a task: those that its device allows and that have room."""
+    """The workers that match the device and have enough cpus and GPUs."""
     workers = cluster.workers
     allowed = workers_of(parse(device), cluster)
     return tuple([w for w in allowed if workers[w].cpus >= cpus and workers[w].gpus >= gpus])
@@ -132,12 +132,12 @@ def run(
     given: Mapping[int, int] | None = None,
     fixed: Sequence[int] | None = None,
 ) -> Timeline:
-    """The events, without memory; `fixed` says on which worker each task runs."""
+    """Simulate without tracking memory; `fixed` is the worker of each task, if given."""
     return _Simulation(loads, things, cluster, given or {}, fixed).run()
 
 
 class _Simulation:
-    """The state between events: what is free when, and what has arrived where."""
+    """The state between events: when resources are free, and which objects have arrived where."""
 
     def __init__(
         self,
@@ -160,8 +160,8 @@ class _Simulation:
         self.queue_of = [self._queue(load, None if fixed is None else fixed[k]) for k, load in enumerate(loads)]
 
     def _handling(self) -> list[float]:
-        """Seconds in which each task gets hold of what it reads and writes what it gives. In one process it is handed
-        the arrays themselves."""
+        """Seconds in which each task fetches its inputs and writes its results. With the local engine tasks share
+        arrays, so this is 0."""
         if self.cluster.engine == "local":
             return [0.0] * len(self.loads)
         stored = [thing.nbytes > RAY_INLINE_BYTES for thing in self.things]
@@ -210,7 +210,7 @@ class _Simulation:
         return Timeline(tuple(self.start), tuple(self.end), tuple(self.worker), self.moved)
 
     def _ranks(self, after: Sequence[Sequence[int]]) -> list[float]:
-        """The longest way from the start of each task to the end, with a move after each where there are nodes."""
+        """The critical path from the start of each task to the end of the run, including transfers between nodes."""
         machine = self.cluster.machine
         out = [0] * len(self.loads)
         for thing in self.things if self.cluster.nodes > 1 else ():
@@ -228,7 +228,7 @@ class _Simulation:
             heapq.heappush(events, (self.end[k], k))
 
     def _chosen(self, k: int, free: int, queue: _Queue, now: float) -> int:
-        """Where the task can start first: on a worker that is free, or on one that holds what it reads."""
+        """The worker on which the task can start first: a free one, or one that holds its inputs."""
         near = dict.fromkeys([self.worker[self.things[x].task] for x in self.loads[k].reads])
         options = [free, *[w for w in list(near)[:NEAR] if w != free and w in queue.members]]
         if len(options) == 1:
@@ -255,13 +255,13 @@ class _Simulation:
             thing = self.things[x]
             at = max(at, self._arrival((MADE, x), thing.nbytes, self.worker[thing.task], w, self.end[thing.task]))
         for v in load.given:
-            at = max(at, self._arrival((GIVEN, v), self.given[v], 0, w, 0.0))  # the driver is where worker 0 is
+            at = max(at, self._arrival((GIVEN, v), self.given[v], 0, w, 0.0))  # the driver is on the node of worker 0
         self.worker[k], self.start[k] = w, at
         self.end[k] = at + self.cluster.machine.task_seconds + load.seconds + self.handling[k]
         room.take(load.cpus, load.gpus, self.end[k])
 
     def _arrival(self, what: tuple[int, int], nbytes: int, source: int, target: int, made: float) -> float:
-        """When an object is there. It comes to each node once; between nodes it waits for its turn."""
+        """When an object arrives. It is sent to each node once; transfers between nodes are queued."""
         workers = self.cluster.workers
         a, b = workers[source].node, workers[target].node
         if self.cluster.engine == "local" or (what[0] == GIVEN and a == b):
@@ -278,7 +278,7 @@ class _Simulation:
         return self.arrived[key]
 
     def _crossing(self, nbytes: int, source: int, target: int) -> float:
-        """Workers of one node see the same store."""
+        """Seconds of a transfer; 0 on the same node, where workers share a store."""
         workers = self.cluster.workers
         near = workers[source].node == workers[target].node
         return 0.0 if near else self.cluster.move_seconds(nbytes, source, target)
@@ -304,7 +304,7 @@ class _Room:
 
 
 class _Queue:
-    """Ready tasks of one kind, and the workers that can run them by when they are free."""
+    """Ready tasks with the same requirements, and the workers that can run them, by when they are free."""
 
     __slots__ = ("cpus", "gpus", "idle", "members", "ready")
 
@@ -315,7 +315,7 @@ class _Queue:
         self.idle = [(0.0, w) for w in sorted(workers)]
 
     def first_free(self, rooms: Sequence[_Room]) -> tuple[float, int]:
-        """The worker that is free first; times in the heap are brought up to date as they come to its top."""
+        """The worker that is free first. Times in the heap are updated lazily, when they reach the top."""
         while True:
             at, w = self.idle[0]
             real = rooms[w].free_at(self.cpus, self.gpus)
@@ -334,8 +334,8 @@ def held(
     given: Mapping[int, int],
     found: Timeline,
 ) -> tuple[tuple[tuple[float, int], ...], ...]:
-    """Per worker what is held when: by running tasks, and by bundles from when they are made until the last reader
-    has ended. Where readers are on another node, that node holds a copy. `nodes` has the node of each worker."""
+    """The memory of each worker over time: running tasks, and bundles from their creation to the end of their last
+    reader. Nodes of remote readers hold a copy. `nodes` has the node of each worker."""
     changes: list[dict[float, int]] = [{} for _ in nodes]
     inner = [task.memory - sum([given[v] for v in task.reads if v in given]) for task in tasks]
     for bundle in bundles:
@@ -349,7 +349,7 @@ def held(
 
 
 def _stays(bundle: Bundle, nodes: Sequence[int], found: Timeline) -> list[tuple[int, float, float | None]]:
-    """Where a bundle lies from when to when; None: to the end."""
+    """The workers that hold a bundle, from when until when; None means until the end of the run."""
     home = found.worker[bundle.task]
     last = {nodes[home]: (home, found.end[bundle.task], found.end[bundle.task])}
     for k in bundle.readers:

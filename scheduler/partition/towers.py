@@ -1,7 +1,7 @@
-"""Towers: parts of a graph that can run side by side, found by dominance.
+"""Towers: parts of a graph that can run concurrently, found with a dominator tree.
 
-A node dominates what can only be reached through it. Where several nodes behind one node (or behind nothing) dominate
-much work each, and none needs another, each is the head of a tower.
+A node dominates what can only be reached through it. If several children of one node (or of the root) in the dominator
+tree each dominate much work, and none depends on another, each is the head of a tower.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from distgrad.scheduler.partition.nodes import Nodes
 
 
 def heads_of(nodes: Nodes, grain: float, branches: bool, deep: int = 0) -> tuple[list[bool], list[bool]]:
-    """The nodes that begin a tower, or with `branches` any heavy branch; and small sources that several nodes read, of
-    which `deep` levels are looked for: they are no part of any tower."""
+    """Which nodes are heads of towers, or with `branches` of any heavy branch; and which are small shared sources, up
+    to `deep` levels: these belong to no tower."""
     n = len(nodes)
     tree, work, shared = _dominators(nodes, grain, deep)
     parent = tree.parent
@@ -35,19 +35,18 @@ def heads_of(nodes: Nodes, grain: float, branches: bool, deep: int = 0) -> tuple
 
 
 def _needs_another(nodes: Nodes, v: int, tree: _Tree, work: Sequence[float], grain: float) -> bool:
-    """Whether a node reads from what another heavy one beside it dominates: they cannot run side by side."""
+    """Whether a node reads from what a heavy sibling dominates, so that they cannot run concurrently."""
     level = tree.depth[tree.parent[v]] + 1
     above = [tree.above(p, level) for p in nodes.before[v] if tree.depth[p] >= level]
     return any(work[u] >= grain for u in above)
 
 
 def _dominators(nodes: Nodes, grain: float, deep: int) -> tuple[_Tree, list[float], list[bool]]:
-    """The node that every path to a node leads through last (n: none), the work of each with its small sources, and
-    which small sources several nodes read.
+    """The dominator tree (root n), the work of each node with its small sources, and which small sources are shared.
 
-    A small tree of sources that only one node reads is a part of that node: it would hide what else dominates it. So
-    may small sources that several nodes read, as a step that all towers share, or the slices of a sequence that one
-    begins with: `deep` levels of them dominate nothing.
+    A small tree of sources with one reader counts as part of that reader: otherwise it would hide the reader's other
+    dominators. Small shared sources can do the same, such as a step that all towers share, or the slices of an input
+    sequence: up to `deep` levels of them are left out of the tree.
     """
     n = len(nodes)
     fan = _fan_out(nodes)
@@ -69,7 +68,7 @@ def _dominators(nodes: Nodes, grain: float, deep: int) -> tuple[_Tree, list[floa
         small[v] = sources == len(before) and work[v] < grain and (fan[v] == 1 or depth[v] < deep)
     for v in range(n):
         if small[v]:
-            work[v] = 0.0  # counted where it is read, if that is one place
+            work[v] = 0.0  # counted in its reader, if there is only one
     return tree, work, [small[v] and fan[v] > 1 for v in range(n)]
 
 
@@ -82,7 +81,8 @@ def _fan_out(nodes: Nodes) -> list[int]:
 
 
 class _Tree:
-    """A tree that grows at its leaves; `meet` finds where two nodes' ways to the root join, by jumps that double."""
+    """A tree that grows at its leaves, with jump pointers: finds the lowest common ancestor (`meet`) in logarithmic
+    time."""
 
     def __init__(self, root: int):
         self.parent = [root] * (root + 1)
@@ -98,7 +98,7 @@ class _Tree:
         depth[v] = depth[parent] + 1
 
     def above(self, v: int, level: int) -> int:
-        """The node at this depth on the way from v to the root."""
+        """The ancestor of v at this depth."""
         parent, jump, depth = self.parent, self.jump, self.depth
         while depth[v] > level:
             v = jump[v] if depth[jump[v]] >= level else parent[v]

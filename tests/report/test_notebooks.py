@@ -59,7 +59,7 @@ def test_text_is_escaped() -> None:
 def test_a_plan_shows_what_it_should_cost_and_its_tasks() -> None:
     shown = partition(towers(8, 4), ray_cluster(4))._repr_html_()
     assert "<strong>Plan of 9 tasks, 35 steps, on cluster &#x27;test&#x27;: 4 workers, 4 cpus</strong>" in shown
-    for text in ("peak memory on one worker", "longest chain of tasks", "MatMul ×4", "train.py:"):
+    for text in ("peak memory on one worker", "critical path", "MatMul ×4", "train.py:"):
         assert text in shown
 
 

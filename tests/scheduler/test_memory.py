@@ -193,7 +193,7 @@ def test_the_refusal_names_the_three_largest_and_what_would_help() -> None:
         refuse(plan.program, plan, 1000)
     text = str(caught.value)
     assert re.search(r"'y' f64\[300,100\], 234.4 KiB \(Concat, at test_memory.py:\d+\); 'a' f64\[100,100\], ", text)
-    for remedy in ("a smaller batch", "float32 instead of float64", "fetch fewer"):
+    for remedy in ("a smaller batch", "float32 instead of float64", "fetching fewer"):
         assert remedy in text
 
 
@@ -215,7 +215,7 @@ def test_only_remedies_that_apply_are_named() -> None:
         partition(s.program(y), local_cluster(1, 1 << 30), Options(memory=ONE))
     assert "recompute_grad" not in str(caught.value)
     assert "float64" not in str(caught.value)
-    assert "fetch fewer" not in str(caught.value)
+    assert "fetching fewer" not in str(caught.value)
 
 
 def test_a_budget_that_is_met_is_no_error() -> None:

@@ -286,7 +286,7 @@ def constant_times() -> Program:
 def test_the_explanation_of_one_task() -> None:
     text = partition(chain(3, LONG), local_cluster(1, 1 << 30)).explain()
     assert text.startswith("1 task of 3 steps on cluster 'local' (local: 1 worker, 1 cpu)\npredicted ")
-    assert "decides     the work itself: faster steps would help" in text
+    assert "bottleneck  the work itself: faster steps would help" in text
     assert "by op       MatMul 100%" in text
     assert "MatMul ×3" in text
     assert "train.py:2" in text
@@ -308,7 +308,7 @@ def test_the_explanation_says_when_more_workers_would_not_help() -> None:
     """9 products, each of which reads the one before, cut into tasks"""
     plan = partition(chain(9, LONG), ray_cluster(8), Options(granularity=0.05))
     assert len(plan.tasks) > 1
-    assert "the longest chain of tasks: more workers would not help" in plan.explain()
+    assert "the critical path: more workers would not help" in plan.explain()
 
 
 def test_a_plan_names_the_ops_inside_of_calls_as_text_and_as_html() -> None:
@@ -328,13 +328,13 @@ def test_a_plan_names_the_ops_inside_of_calls_as_text_and_as_html() -> None:
 
 
 def test_the_explanation_says_when_all_is_one_task() -> None:
-    assert "all is one task: more workers would not help" in partition(chain(9, LONG), ray_cluster(8)).explain()
+    assert "the plan is one task: more workers would not help" in partition(chain(9, LONG), ray_cluster(8)).explain()
 
 
 def test_the_explanation_says_when_feeding_takes_longest() -> None:
     """256 towers, each with a feed of its own, on 256 nodes: the driver sends them one after another"""
     text = partition(towers(256, 1), ray_cluster(256, nodes=256)).explain()
-    assert "what is fed and read: 1020.0 MiB leave the driver's node, one after another" in text
+    assert "feeds and variables: 1020.0 MiB leave the driver's node, one object at a time" in text
 
 
 def test_the_explanation_says_which_devices_have_how_many_tasks() -> None:

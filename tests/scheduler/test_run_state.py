@@ -136,7 +136,7 @@ def test_a_task_that_itself_fails_too_often_is_given_up() -> None:
     state = started(CHAIN, attempts=3)
     state.failed(0, "its worker died", 1.0)
     state.failed(0, "its worker died", 2.0)
-    with pytest.raises(GivenUp, match=r"task 0 failed 3 times and is not retried; the last failure: out of memory") as e:
+    with pytest.raises(GivenUp, match=r"task 0 failed 3 times .*; the last failure: out of memory") as e:
         state.failed(0, "out of memory", 3.0)
     assert (e.value.task, e.value.attempts, e.value.reason) == (0, 3, "out of memory")
 

@@ -354,4 +354,4 @@ def test_a_task_is_found_by_the_ops_of_a_function_that_it_calls() -> None:
 def test_what_decides_is_that_of_the_explanation() -> None:
     plan = dg.function(many).plan(np.ones((300, 300)))
     decides = trace.document([trace.Entry(plan, "many")], "0")["distgrad"]["plans"][0]["decides"]
-    assert f"decides     {decides}\n" in plan.explain()
+    assert f"bottleneck  {decides}\n" in plan.explain()
