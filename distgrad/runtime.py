@@ -29,7 +29,8 @@ class Runtime(Protocol):
         """Compute one op immediately; the results have the types given by its shape rule."""
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        """Run a root function body on its declared inputs and commit its assigns. The caller owns the results."""
+        """Run a root function body on its declared inputs (native arrays or handles) and commit its assigns. The caller
+        owns the results."""
 
     def initial(self, make: Callable[[], Any], dtype: Any) -> Any:
         """The initial value of a variable, from a function without arguments: an array or a handle."""

@@ -168,8 +168,7 @@ class Session:
         return self._planner.compute(definition, inputs, attrs, specs)
 
     def call(self, body: FuncGraph, arguments: Sequence[Array]) -> list[Array]:
-        ready = self._ready_for(body)
-        return ready.run([x if _is_plain(x) or isinstance(x, Handle) else as_array(x) for x in arguments])
+        return self._ready_for(body).run(arguments)
 
     def initial(self, make: Callable[[], Any], dtype: Any) -> Any:
         if self._planner.link is None:
@@ -261,10 +260,6 @@ def _memory(x: Array | Handle) -> Any:
     while isinstance(holder, np.ndarray) and holder.base is not None:
         holder = holder.base
     return holder
-
-
-def _is_plain(x: Any) -> bool:
-    return type(x) is np.ndarray and x.dtype.isnative
 
 
 def _places(tensors: Sequence[Tensor]) -> tuple[tuple[int, int], ...]:

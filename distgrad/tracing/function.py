@@ -94,7 +94,9 @@ class Function:
     def _ready(self, args: Any, kwargs: Any) -> tuple[Traced, list[Any]]:
         found: list[Any] = []
         key = self._key(args, kwargs, found)
-        values = [x if type(x) is np.ndarray else self._check_value(x, args, kwargs) for x in found]
+        values = [
+            x if type(x) is np.ndarray and x.dtype.isnative else self._value(x, args, kwargs) for x in found
+        ]
         return self._traces.get(key) or self._trace_first(key, args, kwargs), values
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
@@ -124,14 +126,18 @@ class Function:
             self._watch(args, kwargs)
         return traced
 
-    def _check_value(self, x: Any, args: Any, kwargs: Any) -> Any:
+    def _value(self, x: Any, args: Any, kwargs: Any) -> Any:
+        """An argument as engines take it: a native NumPy array, or a handle."""
         if isinstance(plain(x), Tensor):
             name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
             raise TypeError(
                 f"{self.name}: the argument {name} is {brief(x)}, but no graph is being built, so it has no value. "
                 f"Call the function inside `with graph:` or in another @distgrad.function, or pass an array."
             )
-        return x if isinstance(x, Handle) else np.asarray(x)
+        if isinstance(x, Handle):
+            return x
+        array = np.asarray(x)
+        return array.astype(native(array.dtype), copy=False)
 
     def _key(self, args: Any, kwargs: Any, found: list[Any]) -> Any:
         """The cache key of a signature: the structure, the types of arrays, the values of everything else. Also appends

@@ -593,3 +593,14 @@ def test_a_function_is_traced_outside_whatever_another_thread_builds() -> None:
         thread.join()
     assert results == [4.0]
     assert graph.ops == []
+
+
+def test_engines_get_native_arrays_however_a_function_is_called() -> None:
+    """Arguments are converted in one place: what runs them trusts it."""
+    square, foreign = dg.function(lambda x: x * x), np.arange(3.0).astype(">f8")
+    _, prepared = square.prepared(foreign)
+    assert [x.dtype.isnative for x in prepared] == [True]
+    assert square(foreign).tolist() == [0.0, 1.0, 4.0]
+    assert dg.Session().submit(square, foreign).value().tolist() == [0.0, 1.0, 4.0]
+    plain = np.arange(3.0)
+    assert square.prepared(plain)[1][0] is plain
