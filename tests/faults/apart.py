@@ -1,5 +1,8 @@
-"""Processes of their own for what is disturbed: with a folder, a home and a Ray of their own; found again by a mark in
-their environment, whoever started them and whatever became of their parents; and ended by their ids."""
+"""Separate processes for disturbed sessions, each with its own folder, home and Ray.
+
+A mark in the environment identifies all of them, whoever started them and whatever became of their parents; they are
+ended by their ids.
+"""
 
 from __future__ import annotations
 

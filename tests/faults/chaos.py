@@ -1,8 +1,8 @@
-"""Chaos: a training on a cluster of this machine while faults of all kinds come, and one that is left alone.
+"""Chaos: a training on a cluster of this machine under faults of all kinds, and an undisturbed one.
 
-Prints of each kind how many there were, what they cost, and whether the weights are, bit for bit, those of a training
-in one process; of the training that is left alone, whether the object store and every process hold their memory. The
-exit code is 1 where not, and where a process was left over.
+Prints, for each kind, the number of faults, their cost, and whether the weights equal, bit for bit, those of a training
+in one process; and for the undisturbed training, whether the memory of the object store and of every process stays
+bounded. The exit code is 1 if not, or if a process is left over.
 
     python -m tests.faults.chaos                                  1,200 faults
     python -m tests.faults.chaos --quick                          60
@@ -23,7 +23,7 @@ from .apart import Apart, can_mount, end_on_signal
 from .disturbed import Row
 from .kinds import KINDS, SMALL, SPILL
 
-#: Seconds after which a kind's training is taken for hung: so many for each fault, and for the rest.
+#: Seconds per fault and base seconds after which the training of one kind of faults counts as hung.
 SECONDS_PER_FAULT, BASE_TIMEOUT = 30.0, 300.0
 #: Seconds in which all processes of a cluster must be gone after its driver.
 GONE = 20.0
@@ -72,7 +72,9 @@ def _play(counts: dict[str, int], seed: int) -> tuple[list[Row], list[str]]:
 def _followed(apart: Apart, names: Sequence[str], counts: dict[str, int]) -> tuple[list[Row], list[str]]:
     rows: list[Row] = []
     since = time.monotonic()
-    while apart.wait(1.0) is None and time.monotonic() < since + BASE_TIMEOUT + SECONDS_PER_FAULT * counts[names[len(rows)]]:
+    while apart.wait(1.0) is None:
+        if time.monotonic() >= since + BASE_TIMEOUT + SECONDS_PER_FAULT * counts[names[len(rows)]]:
+            break
         found = _read(apart.folder / "rows")
         if len(found) > len(rows):
             since = time.monotonic()

@@ -1,4 +1,4 @@
-"""Tests of faults run in a process with a cluster of its own: the process of the tests may have another one."""
+"""Tests of faults run in a process with its own cluster: the process of the tests may be connected to another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of faults, as a table: what each is called, the one function that injects it, and what it happens to."""
+"""The table of fault kinds: the name of each, the function that injects it, and the training that it disturbs."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def mixed(site: Site) -> int:
     return site.random.choice([killed, segfault, exits, slowed, gcs_paused])(site)
 
 
-#: The training whose workers are stopped takes a task for hung after so many seconds.
+#: Seconds after which a task counts as hung in the training whose workers are stopped.
 TASK_TIMEOUT = 4.0
 _AWAY = ("worker:1", "worker:2")
 

@@ -1,5 +1,8 @@
-"""Scenes in which the only copy of something is lost with the node that held it; each runs in the process that has the
-cluster. That it was the only copy is asked of Ray before the node goes, and Ray has noticed before anything goes on."""
+"""Scenes in which the only copy of an object is lost with its node; each runs in the process that has the cluster.
+
+Before a node is removed, Ray is asked that it holds the only copy; and before a scene continues, Ray has noticed the
+loss.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,9 @@ from . import scenes
 
 #: 512 KB: larger than what Ray carries in its messages.
 SIDE = 256
-#: The worker of the node that goes: the two of the head come first.
+#: The worker of the node that is lost: the two workers of the head come first.
 THERE = "worker:2"
+#: Seconds for Ray to notice the loss of a node.
 LOSS_TIMEOUT = 60.0
 
 

@@ -1,6 +1,6 @@
-"""Whether a training holds its memory: samples of the object store and of every process, and how they grow.
+"""Whether the memory of a training stays bounded: samples of the object store and of every process, and their growth.
 
-    python -m tests.faults.memory 500       prints it of a training of so many steps that is left alone
+    python -m tests.faults.memory 500       prints it for an undisturbed training of 500 steps
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What happens in the tests of faults, each in one function: it runs in the process that has the cluster."""
+"""The scenes of the tests of faults, one function each. They run in the process that has the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scenes with workers that are stopped (SIGSTOP): they say nothing, and take no signal but SIGKILL and SIGCONT."""
+"""Scenes with stopped workers (SIGSTOP), which do not answer, and accept no signals but SIGKILL and SIGCONT."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 import distgrad as dg
 
-#: Seconds a task may run, and a run may take. A task itself takes some tenths of a second.
+#: Timeouts of tasks and of runs in seconds. A task takes some tenths of a second.
 TASK_TIMEOUT, TIMEOUT = 3.0, 6.0
 
 

@@ -1,1 +1,1 @@
-"""Calls of public functions with arguments that no one should give: each is answered, or refused with a clear error."""
+"""Calls public functions with wrong arguments: each call must end with a result or a clear error."""

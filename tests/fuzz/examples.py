@@ -1,4 +1,4 @@
-"""Good calls, which the fuzz spoils: those that the rows of the op table make, and some of everything else."""
+"""Valid calls that the fuzz test corrupts: those of the rows of the op table, and some of everything else."""
 
 from __future__ import annotations
 

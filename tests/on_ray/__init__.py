@@ -1,1 +1,1 @@
-"""What the Ray engine claims, on a real Ray. `programs` has the drivers that need a process of their own."""
+"""Tests of the Ray engine on a real Ray. `programs` has the drivers that need a separate process."""

@@ -1,4 +1,4 @@
-"""What the tests on Ray share: drivers in processes of their own, and what the object store holds."""
+"""Helpers of the tests on Ray: drivers in separate processes, and the contents of the object store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-#: Starting Ray takes 4 to 12 s on an idle machine.
+#: Seconds for a driver process to end. Starting Ray alone takes 4 to 12 s on an idle machine.
 PROCESS_TIMEOUT = 240.0
 
 

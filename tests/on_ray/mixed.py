@@ -1,4 +1,4 @@
-"""What happens in the tests of clusters whose nodes differ: it runs in a process that has a cluster of its own."""
+"""Scenes of clusters with different nodes. They run in a process that has its own cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of the op table as graphs that are fed, one for each family."""
+"""The rows of the op table as graphs with feeds, one graph per family."""
 
 from __future__ import annotations
 

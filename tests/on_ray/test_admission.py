@@ -1,4 +1,4 @@
-"""Which processes may run a body, and how they are set: the worker's side, in this process and without a cluster."""
+"""Which processes may run a body, and their settings: the worker's side, in this process and without a cluster."""
 
 from __future__ import annotations
 

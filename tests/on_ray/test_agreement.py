@@ -1,4 +1,4 @@
-"""What nodes and driver agree on, from the fingerprints that they have. Nothing here runs on a cluster."""
+"""What nodes and driver agree on, given their fingerprints. Nothing here runs on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors on Ray: the user's own as they were raised, once; what hangs, what cannot be placed, what is not a number."""
+"""Errors on Ray: the user's own errors, raised once; tasks that hang or cannot be placed; NaNs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""gate_gradients on Ray: nobody reads a gradient of an op before all gradients of that op are there."""
+"""gate_gradients on Ray: no task reads a gradient of an op before all gradients of that op exist."""
 
 from __future__ import annotations
 

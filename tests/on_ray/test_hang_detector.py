@@ -1,4 +1,4 @@
-"""Where tasks are that a run waits for: what is known while Ray does not answer. Nothing here runs on a cluster."""
+"""The places of running tasks while Ray does not answer. Nothing here runs on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that differ: brought to the same bits where that can be, and without a task where it cannot."""
+"""Nodes that differ: they compute the same bits if they can, and get no tasks if they cannot."""
 
 from __future__ import annotations
 

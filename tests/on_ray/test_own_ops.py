@@ -1,4 +1,4 @@
-"""A user's own ops, gradients and random numbers: they travel to the workers, wherever they are defined."""
+"""A user's own ops, gradients and random numbers are sent to the workers, wherever they are defined."""
 
 from __future__ import annotations
 

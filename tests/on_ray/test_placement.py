@@ -1,4 +1,4 @@
-"""Placement on a real cluster: labels, workers, gradients beside their forward ops; weights that tasks load."""
+"""Placement on a real cluster: labels, workers, gradients next to their forward ops; weights that tasks load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State on Ray: values live in the cluster between calls, come here only when asked for, and leave no trace."""
+"""State on Ray: values stay in the cluster between calls, are fetched only on request, and are freed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces of runs on Ray: what a worker process tells of itself, and that telling changes nothing."""
+"""Traces of runs on Ray: what a worker process reports, and that reporting changes no results."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Jobs:
             # As Ray does when it joins a cluster: present the token that it finds.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
             _check_token()
-        with self._telling():
+        with self._jobs_errors():
             self._client = _client(self.address)
 
     def submit(self, request: Request) -> str:
@@ -130,7 +130,7 @@ class Jobs:
             environment["excludes"] = [pattern(path) for path in request.held_back]
         if pip := _packages(request):
             environment["pip"] = pip
-        with tempfile.TemporaryDirectory() as folder, self._telling():
+        with tempfile.TemporaryDirectory() as folder, self._jobs_errors():
             if request.ship:
                 environment["py_modules"] = [str(assemble(Path(folder)))]
             made: str = self._client.submit_job(
@@ -144,17 +144,17 @@ class Jobs:
 
     def list(self) -> list[Job]:
         """All jobs, newest first; without drivers that joined the cluster by themselves."""
-        with self._telling():
+        with self._jobs_errors():
             found = [_job(x) for x in self._client.list_jobs() if x.submission_id]
         return sorted(found, key=lambda job: job.started or 0.0, reverse=True)
 
     def get(self, id: str) -> Job:
-        with self._telling(id):
+        with self._jobs_errors(id):
             return _job(self._client.get_job_info(id))
 
     def logs(self, id: str) -> str:
         """The output of a job so far."""
-        with self._telling(id):
+        with self._jobs_errors(id):
             text: str = self._client.get_job_logs(id)
         return text
 
@@ -173,7 +173,7 @@ class Jobs:
         """Stop a job, and wait until it has ended. Ray kills it if it does not end by itself."""
         job, ends = self.get(id), time.monotonic() + STOP_TIMEOUT
         if not job.over:
-            with self._telling(id):
+            with self._jobs_errors(id):
                 self._client.stop_job(id)
         while not job.over and time.monotonic() < ends:
             time.sleep(0.2)
@@ -192,7 +192,7 @@ class Jobs:
             time.sleep(1)
 
     @contextmanager
-    def _telling(self, id: str | None = None) -> Iterator[None]:
+    def _jobs_errors(self, id: str | None = None) -> Iterator[None]:
         """Turns Ray's errors into JobsError, in terms of the request."""
         from ray.exceptions import AuthenticationError
 
@@ -205,7 +205,7 @@ class Jobs:
                 raise JobsError(f"{e.filename!r} cannot be uploaded: {e.strerror}", misuse=True) from e
             raise JobsError(f"the cluster at {self.address} does not answer: {_first_line(str(e))}") from e
         except (RuntimeError, ValueError) as e:
-            raise _told(str(e), id, self.address) from e
+            raise _as_jobs_error(str(e), id, self.address) from e
 
 
 class _Tail:
@@ -279,7 +279,7 @@ def _token(address: str, e: Exception) -> str:
     )
 
 
-def _told(text: str, id: str | None, address: str) -> JobsError:
+def _as_jobs_error(text: str, id: str | None, address: str) -> JobsError:
     if id is not None and "status code 404" in text:
         return JobsError(f"the cluster at {address} has no job {id!r}: see `distgrad jobs list`")
     if "exceed" in text and "size" in text:

@@ -114,8 +114,8 @@ def settled(
     alike = [x for x in found.values() if x.versions == ours.versions]
     if not alike:
         raise FingerprintError(
-            f"Session: no node of the cluster computes the same bits as this process. {_told(nodes, found, ours)}. "
-            f"{REMEDY}."
+            f"Session: no node of the cluster computes the same bits as this process. "
+            f"{_difference_text(nodes, found, ours)}. {REMEDY}."
         )
     expected = ours if ours in alike else alike[0]
     excluded = {id: x.differences(expected) for id, x in found.items() if x != expected}
@@ -130,9 +130,9 @@ def settled(
 def unfit(agreement: Agreement, nodes: Sequence[Node]) -> dict[str, str]:
     """Of the nodes that joined after the agreement, those that cannot run its tasks, with the reasons. A worker of such
     a node may die before it can report: its CPU cannot run the kernels, or it lacks a package."""
-    told = agreement.env.get("OPENBLAS_CORETYPE", "")
-    weak = {id for id, found in _look(nodes).items() if not cpus.can_run(told, found.flags)}
-    reasons = dict.fromkeys(weak, f"a CPU that cannot run the kernels of {told}")
+    kernels = agreement.env.get("OPENBLAS_CORETYPE", "")
+    weak = {id for id, found in _cpus_of(nodes).items() if not cpus.can_run(kernels, found.flags)}
+    reasons = dict.fromkeys(weak, f"a CPU that cannot run the kernels of {kernels}")
     for id, found in _asked(_reader(), [n for n in nodes if n.id not in weak], agreement.env, (), quick=True).items():
         why = found if isinstance(found, str) else agreement.differences(Fingerprint(found))
         if why:
@@ -140,12 +140,12 @@ def unfit(agreement: Agreement, nodes: Sequence[Node]) -> dict[str, str]:
     return reasons
 
 
-def _look(nodes: Sequence[Node]) -> dict[str, cpus.Cpu]:
+def _cpus_of(nodes: Sequence[Node]) -> dict[str, cpus.Cpu]:
     text = inspect.getsource(node_report)
     return {id: cpus.cpu(found) for id, found in _asked(_reporter(), nodes, {}, text, quick=True).items()}
 
 
-def _told(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], expected: Fingerprint) -> str:
+def _difference_text(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], expected: Fingerprint) -> str:
     some = list(found)[:MAX_NAMED_NODES]
     more = [f"{len(found) - MAX_NAMED_NODES} more differ, too"] if len(found) > MAX_NAMED_NODES else []
     return "; ".join([f"{nodes[id]} has {found[id].differences(expected)}" for id in some] + more)

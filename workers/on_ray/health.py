@@ -41,7 +41,7 @@ def findings(address: str | None) -> Iterator[Finding]:
         else:
             yield Finding("ray cluster", PROBLEM, str(e), _remedy(address))
         return
-    yield from _told(known, found)
+    yield from _cluster_findings(known, found)
 
 
 def _remedy(address: str | None) -> str:
@@ -73,7 +73,7 @@ def _asked(address: str) -> dict[str, Any]:
     return answer
 
 
-def _told(address: str, found: dict[str, Any]) -> Iterator[Finding]:
+def _cluster_findings(address: str, found: dict[str, Any]) -> Iterator[Finding]:
     nodes = found["nodes"]
     cpus, gpus = sum(n["cpus"] for n in nodes), sum(n["gpus"] for n in nodes)
     memory, store = sum(n["memory"] for n in nodes), found["store"]

@@ -217,11 +217,11 @@ class Run:
         for token, result in zip(ended, _outcomes(ended), strict=True):
             if token in self._tokens:  # an event before it may have changed that
                 self._event(token, result)
-        self._hunt()
+        self._retry_hung()
         if self._ends is not None and time.monotonic() > self._ends:
             self._give_up()
 
-    def _hunt(self) -> None:
+    def _retry_hung(self) -> None:
         """Kill and retry hung tasks. Time spent waiting for a worker does not count."""
         late = self._state.overdue(time.monotonic())
         if not late:

@@ -1,1 +1,1 @@
-"""Scenes that are too many for every run of the tests: `python -m tests.faults.scenes_all` plays them and judges."""
+"""More scenes than every test run could play: `python -m tests.faults.scenes_all` plays and judges them."""

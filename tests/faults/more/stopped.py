@@ -24,6 +24,7 @@ from .stage import (
     workers,
 )  # fmt: skip
 
+#: Seconds after which a task counts as hung; seconds after which a run is given up.
 TASK_TIMEOUT, TIMEOUT = 4.0, 10.0
 WITHIN = TIMEOUT + SLACK
 #: A session without a timeout gives up when Ray has not answered for 30 s, at which it looks every 10 s.

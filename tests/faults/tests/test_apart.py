@@ -1,4 +1,4 @@
-"""Whether those who judge would notice: processes left over, late calls, errors that nobody understands."""
+"""The judges themselves: they notice leftover processes, late calls, and unclear errors."""
 
 from __future__ import annotations
 

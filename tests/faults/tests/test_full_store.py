@@ -1,4 +1,4 @@
-"""An object store that is full, with its disk: a call that needs more fails as a whole, and says what is to be done."""
+"""A full object store with a full disk: a call that needs more fails as a whole, and says what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The only copy of a value, of a variable, of a body is lost with its node: what is made again, and nothing else."""
+"""The only copy of a value, a variable or a body is lost with its node: it is recomputed, and nothing else is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes that go, with and without the only copy of variables."""
+"""Lost nodes, with and without the only copy of variables."""
 
 from __future__ import annotations
 

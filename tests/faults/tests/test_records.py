@@ -1,4 +1,4 @@
-"""Records of runs: what has to run again to make a lost object, without a cluster."""
+"""Records of runs: which runs are replayed to recompute a lost object, without a cluster."""
 
 from __future__ import annotations
 

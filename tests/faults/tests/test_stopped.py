@@ -1,4 +1,4 @@
-"""Workers that are stopped: what they were given runs elsewhere after `task_timeout`, and no wait is for ever."""
+"""Stopped workers: their tasks are retried on others after `task_timeout`, and no wait lasts forever."""
 
 from __future__ import annotations
 

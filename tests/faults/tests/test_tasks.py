@@ -1,4 +1,4 @@
-"""Tasks that die or hang: they are run again, as often as they may, and then an error tells which they are."""
+"""Tasks that die or hang: they are retried up to their number of attempts; then an error names them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_step_that_cannot_end_raises_within_its_timeout_and_names_task_op_and_
     assert found.weights == (1.0, 2.0)
 
 
-#: Long enough for a worker to start on a busy machine.
+#: Timeouts of runs and of tasks in seconds: long enough for a worker to start on a busy machine.
 TIMEOUT, TASK_TIMEOUT = 10.0, 4.0
 
 

@@ -1,1 +1,1 @@
-"""Opening, sharing and losing the connection to Ray: tokens, TLS, what listens, waits that end."""
+"""Opening, sharing and losing the connection to Ray: tokens, TLS, listening addresses, bounded waits."""

@@ -1,4 +1,4 @@
-"""Ray's files lie in the folder of the tests, not where those of the user's own clusters do."""
+"""Ray's files are in the folder of the tests, not in that of the user's own clusters."""
 
 from __future__ import annotations
 

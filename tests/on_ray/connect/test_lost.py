@@ -1,4 +1,4 @@
-"""A Ray that is stopped, killed or interrupted: waits end with a name, sessions share what is left, nothing stays."""
+"""A Ray that is stopped, killed or interrupted: waits end with a clear error, and no processes are left over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's TLS: a cluster whose every connection wants a certificate, made here, is joined with one and not without."""
+"""Ray's TLS: a cluster that requires certificates is joined with one, and not without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray's token file: made private, whatever the umask; refused where others can read or replace it."""
+"""Ray's token file: created private, whatever the umask; refused if others can read or replace it."""
 
 from __future__ import annotations
 

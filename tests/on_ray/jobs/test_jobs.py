@@ -1,4 +1,4 @@
-"""Jobs, submitted from a folder that is not the checkout to a cluster of `ray start` that wants a token."""
+"""Jobs, submitted from a folder outside the checkout to a cluster of `ray start` that requires a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cluster-configs/local-cluster.sh: several nodes on this machine, joined by a session, and ended without a trace."""
+"""cluster-configs/local-cluster.sh: several nodes on this machine, joined by a session, and ended without leftovers."""
 
 from __future__ import annotations
 

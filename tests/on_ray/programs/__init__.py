@@ -1,1 +1,1 @@
-"""Drivers: whole programs that tests run in a process of their own, because a process has one connection to Ray."""
+"""Drivers: programs that tests run in separate processes, because a process has one connection to Ray."""
