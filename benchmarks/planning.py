@@ -1,10 +1,10 @@
-"""Time to plan: lowering, each pass, all of them with the check after them, and partitioning, for programs of many ops.
+"""Planning time for programs with many ops: lowering, each pass, all passes with the final check, and partitioning.
 
 Two models with their gradients, sized by the steps of their lowered programs: a chain `y = sin(y) * x` of small
-vectors, and a deep network of `tanh(y @ w + b)`. Each row is a process of its own. Prints milliseconds of CPU time, and
-at the end the microseconds per op of the whole way (lower, improve, partition) and the memory it took on top of the
-graph. The exit code is 1 where a bar is missed: 100,000 ops within 5 s and 1,000,000 within 60 s, and of these for
-lower and all passes but fuse together 2 s and 25 s.
+vectors, and a deep network of `tanh(y @ w + b)`. Each row runs in a separate process. Prints milliseconds of CPU time,
+then the microseconds per op in total (lower, improve, partition) and the memory used in addition to the graph. The exit
+code is 1 if a limit is exceeded: 5 s for 100,000 ops and 60 s for 1,000,000, of which lowering and all passes except
+fuse may take 2 s and 25 s.
 
     python benchmarks/planning.py
     python benchmarks/planning.py --sizes 10000 100000
@@ -29,8 +29,8 @@ from distgrad.scheduler.partition.partition import partition
 from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
 from distgrad.scheduler.program import lower
 
-#: ops -> seconds for the whole way, seconds for lower and all passes but fuse.
-BARS = {100_000: (5.0, 2.0), 1_000_000: (60.0, 25.0)}
+#: Limits by number of ops: seconds in total, and seconds for lowering and all passes except fuse.
+LIMITS = {100_000: (5.0, 2.0), 1_000_000: (60.0, 25.0)}
 #: The passes that a session runs on every program.
 RUN = [each for each in PASSES if not each.when]
 WHOLE = ("lower", "improve", "partition")
@@ -40,7 +40,7 @@ Model = tuple[list[dg.Tensor], list[dg.Tensor]]
 
 
 def chain(ops: int) -> Model:
-    """Five steps a link: two forward, three backward; and one sum of all that reaches x."""
+    """Five steps per link, two forward and three backward, and one sum of the gradients of x."""
     x = dg.placeholder((4,), "float32")
     y = x
     for _ in range(ops // 6):
@@ -49,7 +49,7 @@ def chain(ops: int) -> Model:
 
 
 def mlp(ops: int) -> Model:
-    """Ten steps a layer, over eight layers' weights that are used again and again."""
+    """Ten steps per layer; the layers share eight sets of weights."""
     x = dg.placeholder((8, 16), "float32")
     weights = [dg.placeholder((16, 16), "float32") for _ in range(8)]
     biases = [dg.placeholder((16,), "float32") for _ in range(8)]
@@ -64,7 +64,7 @@ MODELS = {"chain": chain, "mlp": mlp}
 
 
 def timed(seconds: dict[str, float], name: str, run: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, which notes the seconds that it takes."""
+    """The function, wrapped to record its seconds of CPU time."""
 
     def measured(*args: Any) -> Any:
         start = time.process_time()
@@ -88,7 +88,7 @@ def measure(model: str, ops: int) -> dict[str, float]:
 
 
 def _peak() -> float:
-    """The most memory this process has had, in MB."""
+    """Peak memory of this process in MB."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
@@ -106,18 +106,18 @@ def report(model: str, ops: int, row: dict[str, float]) -> bool:
     cells = [f"{row[name] * 1e3:12,.0f}" for name in COLUMNS]
     print(f"{model:8}{row['steps']:>11,.0f}{''.join(cells)}{total * 1e3:12,.0f}", end="")
     print(f"{total / row['steps'] * 1e6:10.1f}{row['memory']:10,.0f}", end="")
-    bars = BARS.get(ops)
-    if bars is None:
+    limits = LIMITS.get(ops)
+    if limits is None:
         print()
         return True
-    reached = total <= bars[0] and both <= bars[1]
-    print(f"   {total:.1f} of {bars[0]:g} s, {both:.1f} of {bars[1]:g} s: {'reached' if reached else 'MISSED'}")
+    reached = total <= limits[0] and both <= limits[1]
+    print(f"   {total:.1f} of {limits[0]:g} s, {both:.1f} of {limits[1]:g} s: {'reached' if reached else 'MISSED'}")
     return reached
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, *BARS])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, *LIMITS])
     parser.add_argument("--child", nargs=2, metavar=("MODEL", "OPS"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:

@@ -1,4 +1,4 @@
-"""How much work a call is, in a unit that is the same on a busy machine."""
+"""Measures the work of a call in units that do not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def steps(f: Callable[[], Any]) -> int:
-    """How many bytecode instructions f takes."""
+    """The number of bytecode instructions that f executes."""
     count = 0
 
     def trace(frame: Any, event: str, arg: Any) -> Any:
@@ -27,7 +27,7 @@ def steps(f: Callable[[], Any]) -> int:
 
 
 def calls(f: Callable[[], Any], functions: Sequence[Callable[..., Any]]) -> dict[Callable[..., Any], int]:
-    """How often f calls each of these functions, by whatever name, in this thread."""
+    """How often f calls each of these functions in this thread, by any name."""
     count = {function.__code__: 0 for function in functions}
 
     def profile(frame: Any, event: str, arg: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the NumPy engine share: blocks of a few elements, the slow executor, and comparing bits."""
+"""Helpers for tests of the NumPy engine: tiny blocks, the reference executor, and bitwise comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNFUSED = [each for each in PASSES if each.function is not fuse]
 
 @contextmanager
 def tiny_blocks(elements: int = 5) -> Iterator[None]:
-    """Inside, arrays of two elements are fused, run in blocks of about `elements`, and all threads share them."""
+    """Context in which even arrays of two elements are fused, run in blocks of about `elements` by all threads."""
     with (
         patch.multiple("distgrad.scheduler.passes.fuse", SMALL=2, LARGE=4),
         patch.multiple("distgrad.scheduler.cost.cutting", BLOCK=elements, ALONE=0),
@@ -38,7 +38,7 @@ def tiny_blocks(elements: int = 5) -> Iterator[None]:
 
 @contextmanager
 def tiny_stretches(elements: int = 12) -> Iterator[None]:
-    """Inside, threads take rows through whole stretches of steps, however few rows and elements there are."""
+    """Context in which threads take rows through whole stretches of steps, however few rows there are."""
     with (
         tiny_blocks(elements),
         patch("distgrad.scheduler.cost.cutting.FOLDED", 0),
@@ -58,7 +58,7 @@ def fused(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
 
 
 def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Array]:
-    """The fetched values, step by step by the reference; every value lies in memory row by row."""
+    """The fetched values, computed step by step by the reference executor on contiguous arrays."""
     values = dict(zip(program.feeds, [np.asarray(x, order="C") for x in feeds], strict=True))
     with blas.threads(1), shared(cpus, in_turn):
         for step in program.steps:
@@ -68,7 +68,7 @@ def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Arra
 
 
 def exact(program: Program) -> bool:
-    """Whether the engine computes all steps with the bits of their kernels."""
+    """Whether the engine computes all steps bitwise equal to their kernels."""
     entries = [into_of(s.type) for s in program.steps if OPS[s.type].kernel is None]
     return all(entry is None or entry.exact for entry in entries)
 
@@ -77,13 +77,13 @@ def assert_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:
     for x, y in zip(found, expected, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         if x.tobytes() != y.tobytes():
-            np.testing.assert_array_equal(x, y)  # says where
+            np.testing.assert_array_equal(x, y)  # shows the differing elements
             assert np.isnan(x).any() or not x.all(), "NaNs or zeros differ in their bits"
             np.testing.assert_array_equal(np.signbit(x), np.signbit(y))
 
 
 def assert_near(found: Sequence[Any], expected: Sequence[Any], ulps: float = 64) -> None:
-    """Equal up to so many units in the last place of the largest number."""
+    """Assert equality up to `ulps` units in the last place of the largest number."""
     for x, y in zip(found, expected, strict=True):
         assert (x.shape, x.dtype) == (y.shape, y.dtype)
         if x.dtype.kind not in "fc" or not x.size:

@@ -1,4 +1,4 @@
-"""Programs made directly of steps, without a graph: small ones that a test draws, large ones that are made fast."""
+"""Programs built directly from steps, without a graph: small drawn ones, and large ones that are fast to build."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ F = np.dtype("float32")
 PRODUCT = {"transpose_a": False, "transpose_b": False}
 #: A product of two such matrices takes about 35 ms on one cpu of `ray_cluster`: long enough for a task on Ray.
 LONG: Shape = (1024, 1024)
-#: About 20 µs.
+#: A product of two such matrices takes about 20 µs.
 SHORT: Shape = (64, 64)
 
 
 class Steps:
-    """Steps in the making, on float32: `given` and `add` return ids of values."""
+    """A builder of float32 steps; `given` and `add` return value ids."""
 
     def __init__(self, shape: Shape = SHORT):
         self.shape = shape
@@ -73,7 +73,7 @@ def chain(length: int, shape: Shape = SHORT) -> Program:
 
 
 def towers(count: int, length: int, shape: Shape = LONG) -> Program:
-    """count times x_i -> work -> ... -> work, joined by a reduce tree."""
+    """`count` times x_i -> work -> ... -> work, added by a reduce tree."""
     s = Steps(shape)
     ends = []
     for _ in range(count):
@@ -85,7 +85,7 @@ def towers(count: int, length: int, shape: Shape = LONG) -> Program:
 
 
 def random_steps(n: int, choose: Choose, span: int = 12, devices: Sequence[str | None] = (None,)) -> Program:
-    """n steps of random kinds on random values before them, some of them waiting."""
+    """n steps of random types on random earlier values, some of them with waits."""
     s = Steps()
     s.given()
     for i in range(n):
@@ -100,12 +100,12 @@ def random_steps(n: int, choose: Choose, span: int = 12, devices: Sequence[str |
 
 
 def ray_cluster(workers: int, cpus: int = 1, nodes: int = 1, **options: Any) -> Cluster:
-    """Workers of a Ray cluster, spread over nodes."""
+    """A Ray cluster with these workers, distributed over nodes."""
     machine = Machine(gemm_flops=6e10, task_seconds=2e-3)
     made = tuple([Worker(cpus, node=i % nodes, **options) for i in range(workers)])
     return Cluster(made, machine, "test", "ray")
 
 
 def this_process(cpus: int = 2) -> Cluster:
-    """For sessions whose tasks are counted: this process with fixed rates, whatever was measured on this machine."""
+    """This process with fixed rates instead of measured ones, for tests that count tasks."""
     return local_cluster(cpus, 8 << 30, Machine())

@@ -1,4 +1,4 @@
-"""Bodies: which tasks share one, and that a body computes what its tasks do."""
+"""Task bodies: which tasks share one, and that it computes the same as its tasks."""
 
 from __future__ import annotations
 

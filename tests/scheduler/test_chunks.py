@@ -1,4 +1,4 @@
-"""Large sums in chunks, sparse gradients as trees of joins, gates: what becomes of them in the plan for a cluster."""
+"""Plans for a cluster: large sums in chunks, sparse gradients as trees of concatenations, and gates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters: what they say, how their files are read, and what a wrong file is told."""
+"""Clusters: their properties, reading their files, and errors in them."""
 
 from __future__ import annotations
 

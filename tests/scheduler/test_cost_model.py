@@ -1,4 +1,4 @@
-"""The cost model: every op type has a rule, and the predictions move the way hardware does."""
+"""The cost model: every op type has a rule, and predictions follow the hardware."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: what their text means, which workers serve them, what is refused, and where plans put steps."""
+"""Devices: parsing, matching workers, errors, and placement in plans."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted memory and cuts beside what the NumPy engine really does."""
+"""Predicted memory and blocks compared with what the NumPy engine really does."""
 
 from __future__ import annotations
 

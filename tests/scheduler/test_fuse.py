@@ -1,4 +1,4 @@
-"""Fusing: which steps become one, and that this never changes what a program computes."""
+"""Fusion: which steps are fused, and that results do not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted memory: what is counted, what is not, and the refusal of a run that would need too much."""
+"""Predicted memory: what is counted, what is not, and the error if a run needs too much."""
 
 from __future__ import annotations
 

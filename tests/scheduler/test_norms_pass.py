@@ -1,4 +1,4 @@
-"""Norms whose gradients read what the norm made: which do, that the gradient stays, and that memory is saved."""
+"""Layer norms with gradients that reuse their results: when, with equal gradients and less memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that stay one step: planned once for all of them, and the same bits as laid out."""
+"""Outlined calls: planned once per body, with the same bits as inlined ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partitions: what becomes a task, and that every partition is complete, without cycles, and computes the same bits."""
+"""Partitioning: what becomes a task, and that every partition is complete, acyclic and gives the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of passes: it is complete, its order holds, it is what the docs say, and planning runs through it once."""
+"""The list of passes: complete, in a valid order, equal to the docs, and run once per program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ..step_graphs import ray_cluster, this_process
 
 DESIGN = Path(__file__).parent.parent.parent / "docs" / "design.md"
 CONTEXT = Context(planner.evaluate)
-#: Public functions from programs to programs that are no passes.
+#: Public functions from programs to programs that are not passes.
 HELPERS = {improve}
 
 

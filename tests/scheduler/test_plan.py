@@ -1,4 +1,4 @@
-"""Plans as data: the checker on broken ones, digests, JSON, pickles, and the text that explains them."""
+"""Plans as data: the checker on broken plans, digests, JSON, pickling, and their explanation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lowering: what a program keeps, how calls are laid out, which order holds; and the checker of programs."""
+"""Lowering: pruning, inlining of calls, order of steps; and the checker of programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local rewrites, each as a table: what a program was, what it becomes; and that every bit stays."""
+"""Peephole rules as tables of programs before and after; and that every bit is preserved."""
 
 from __future__ import annotations
 

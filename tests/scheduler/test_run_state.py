@@ -1,5 +1,5 @@
-"""The state of a run: on drawn plans event by event, and on random plans with a driver whose world crashes, loses and
-hangs."""
+"""The state machine of a run: on drawn plans event by event, and on random plans with a simulated driver that crashes,
+loses objects and hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator: what no timeline may break, and what moves cost."""
+"""The simulator: invariants of timelines, and the cost of transfers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces: what is recorded of runs, and the document that tells of it."""
+"""Traces: what is recorded of runs, and the trace document."""
 
 from __future__ import annotations
 

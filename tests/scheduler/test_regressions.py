@@ -1,4 +1,4 @@
-"""Results that were wrong once: each a small program, run as a user runs it."""
+"""Regressions: small programs with results that were once wrong, run as a user runs them."""
 
 from __future__ import annotations
 

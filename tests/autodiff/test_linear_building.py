@@ -1,4 +1,4 @@
-"""What grows with the graph and what must not: a call costs what it adds, whatever the graph holds already."""
+"""Building a graph takes linear time: the cost of a call does not depend on the size of the graph."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_building_is_linear(build: Callable[[int], None]) -> None:
         with dg.Graph():
             return steps(lambda: build(count))
 
-    cost(2)  # whatever is made once
+    cost(2)  # warm up caches
     assert cost(160) < 4.8 * cost(40)
