@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from distgrad.collector import collector
 from distgrad.errors import Source, resolve, user_frame
-from distgrad.html import graph_html
 from distgrad.printing import format_ops
 from distgrad.registry import warn_of_unknown
 from distgrad.types import DType, Shape, Spec, brief
@@ -377,6 +376,8 @@ class Graph:
         return f"<{type(self).__name__} of {len(self.ops)} ops>"
 
     def _repr_html_(self) -> str:
+        from distgrad.html import graph_html  # only notebooks need it
+
         return graph_html(repr(self)[1:-1], self.ops)
 
     def __reduce__(self) -> Any:
