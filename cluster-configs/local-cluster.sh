@@ -5,8 +5,8 @@
 
 set -euo pipefail
 
-# A loopback address that Ray keeps: it takes 127.0.0.1 for the machine's outer address. Nodes talk over it, and the
-# dashboard listens there alone; Ray's other ports listen on all addresses, so the nodes want its token.
+# A loopback address that Ray keeps: it replaces 127.0.0.1 by the machine's external address. Nodes talk over it, and the
+# dashboard listens only there; Ray's other ports listen on all addresses, so the nodes require its token.
 ADDRESS=127.0.0.2
 STORE=${STORE:-200000000}
 PORT=${PORT:-0}
@@ -25,7 +25,7 @@ fail() {
     exit "${2:-1}"
 }
 
-# number TEXT NAME: a number of things, or wrong use.
+# number TEXT NAME: fails unless TEXT is a number of at least 1.
 number() {
     [[ $1 =~ ^[1-9][0-9]*$ ]] || fail "$2 is '$1', but must be a number of at least 1" 2
 }
@@ -36,8 +36,8 @@ free_port() {
     python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
 }
 
-# port VALUE VARIABLE: the port that was asked for, or a free one for 0. One that is in use is told here, before anything
-# starts: Ray tells it late, in a log, or moves the dashboard to another one.
+# port VALUE VARIABLE: the port that was asked for, or a free one for 0. A port that is in use is reported here, before anything
+# starts: Ray reports it late, in a log, or moves the dashboard to another port.
 port() {
     [[ $1 =~ ^[0-9]{1,5}$ ]] && ((10#$1 == 0 || (10#$1 >= 1024 && 10#$1 <= 65535))) ||
         fail "$2 is '$1', but must be a port from 1024 to 65535, or 0 for any free one" 2
@@ -54,13 +54,13 @@ for host in sys.argv[2:]:
     echo "$1"
 }
 
-# user_of PORT: which of your processes listens there, if the system tells.
+# user_of PORT: which of your processes listens there, if the system reports it.
 user_of() {
     command -v ss >/dev/null || return 0
     ss -Hltnp "sport = :$1" 2>/dev/null | sed -n 's/.*users:(("\([^"]*\)",pid=\([0-9]*\).*/ (by \1, process \2)/p' | head -n 1
 }
 
-# secret_token: makes Ray's token if there is none, readable by its owner alone; refuses one that others can read.
+# secret_token: creates Ray's token if there is none, readable by its owner only; refuses one that others can read.
 secret_token() {
     local file=${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}
     [[ $RAY_AUTH_MODE == token && -z ${RAY_AUTH_TOKEN:-} ]] || return 0
@@ -70,7 +70,7 @@ secret_token() {
         fail "others can read $file, so they may know the token: run chmod 600 $file, or remove it for a new one"
 }
 
-# node FOLDER NUMBER OPTIONS...: one more node, whose process is noted in the folder. It has a folder of its own: nodes that
+# node FOLDER NUMBER OPTIONS...: starts a node and writes its process id to the folder. Each node has its own subfolder: nodes that
 # shared one would remove the files of each other's jobs.
 node() {
     local folder=$1 own=$1/$2 port
@@ -82,12 +82,12 @@ node() {
     disown
 }
 
-# alive PID FOLDER: whether it is still the node that was started, and not another process with its number.
+# alive PID FOLDER: whether PID is still the node that was started, and not another process with the same id.
 alive() {
     [[ $(tr '\0' ' ' 2>/dev/null <"/proc/$1/cmdline") == *"--temp-dir=$2/"* ]]
 }
 
-# joined FOLDER COUNT: whether so many nodes have started. Fails for good when one of them has ended.
+# joined FOLDER COUNT: whether COUNT nodes have started. Exits if one of them has ended.
 joined() {
     local pid
     while read -r pid; do
@@ -113,7 +113,7 @@ start() {
     jobs=$(port "$JOBS_PORT" JOBS_PORT) || exit
     client=$(free_port)
     secret_token
-    folder=$(mktemp -d /tmp/distgrad-XXXXXX) # short: Ray's sockets lie below it, and their paths have a limit
+    folder=$(mktemp -d /tmp/distgrad-XXXXXX) # short: Ray's sockets are below it, and their paths have a limit
     touch "$folder/log"
     node "$folder" 1 --head --num-cpus="$cpus" --port="$head" --dashboard-host="$ADDRESS" --dashboard-port="$jobs" \
         --ray-client-server-port="$client"
@@ -131,7 +131,7 @@ start() {
     echo "stop:    $0 stop $folder"
 }
 
-# family PID...: these processes and all that they have started.
+# family PID...: these processes and all of their descendants.
 family() {
     ps -eo pid=,ppid= | awk -v roots="$*" '
         BEGIN { n = split(roots, queue); for (i = 1; i <= n; i++) found[queue[i]] }
@@ -142,7 +142,7 @@ family() {
         }'
 }
 
-# end FOLDER: the last node first, so that the head hears of it. What has not ended after ten seconds is killed.
+# end FOLDER: the last node first, so that the head is notified. Processes that have not ended after ten seconds are killed.
 end() {
     local nodes=() all pid tries=0
     for pid in $(tac "$1/pids"); do
