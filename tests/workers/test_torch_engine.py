@@ -97,8 +97,33 @@ def in_rows(x: dg.Tensor) -> dg.Tensor:
     return attention(q, k, v)
 
 
+def masked(mask: Callable[[dg.Tensor], dg.Tensor], scale: float = 0.5) -> Callable[..., dg.Tensor]:
+    """Attention with a mask on its scores."""
+    return lambda q, k, v: dg.nn.softmax(mask((q @ dg.swapaxes(k, -1, -2)) * scale)) @ v
+
+
+def computed(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor) -> dg.Tensor:
+    """With masks that depend on the inputs: one that is added, and one that keeps at least one key."""
+    bias, keep = dg.tanh(dg.stop_gradient(v[:, :1, :1, :1])), dg.stop_gradient(k[:, :, :, 0])[:, :, None] < 0.5
+    keep = keep | (np.arange(5) == 2)
+    scores = bias + (q @ dg.swapaxes(k, -1, -2)) / 3.0
+    return dg.nn.softmax(dg.where(keep, scores, -np.inf)) @ v
+
+
+BAND, BIAS = np.tri(5, k=1, dtype=bool), np.linspace(-2, 2, 15, dtype=np.float32).reshape(3, 1, 5)
 VARIANTS = {
     "causal": (attention, HEADS),
+    "causal-dropped": (masked(lambda s: dg.where(~np.tri(5, dtype=bool), -np.inf, s)), HEADS),
+    "causal-added": (masked(lambda s: s + np.where(np.tri(5), 0, -np.inf).astype(s.dtype)), HEADS),
+    "causal-1e9": (masked(lambda s: dg.where(np.tri(5, dtype=bool), s, -1e9)), HEADS),
+    "band": (masked(lambda s: dg.where(BAND, s, -np.inf)), HEADS),
+    "band-per-head": (masked(lambda s: dg.where(np.stack([BAND, BAND.T, BAND & BAND.T]), s, -np.inf)), HEADS),
+    "bias": (masked(lambda s: BIAS.astype(s.dtype) + s), HEADS),
+    "bias-and-band": (masked(lambda s: dg.where(BAND, s + BIAS.astype(s.dtype), -np.inf)), HEADS),
+    "divided": (masked(lambda s: dg.where(BAND, s / 3.0, -np.inf), 1.0), HEADS),
+    "computed": (computed, HEADS),
+    "no-heads": (attention, ((2, 5, 4),) * 3),
+    "one-matrix": (masked(lambda s: dg.where(BAND, s, -np.inf)), ((5, 4),) * 3),
     "free": (lambda q, k, v: attention(q, k, v, causal=False), HEADS),
     "unscaled": (lambda q, k, v: attention(q, k, v, scale=1.0), HEADS),
     "other-keys": (lambda q, k, v: attention(q, k, v, causal=False), ((2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 4))),
@@ -129,21 +154,37 @@ def with_weights(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor) -> list[dg.Tensor]:
     return [weights @ v, weights]
 
 
-def other_mask(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor) -> list[dg.Tensor]:
-    return [dg.nn.softmax(dg.where(np.tri(5, k=1, dtype=bool), q @ dg.swapaxes(k, -1, -2), -np.inf)) @ v]
-
-
 def other_fill(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor) -> list[dg.Tensor]:
     return [dg.nn.softmax(dg.where(np.tri(5, dtype=bool), q @ dg.swapaxes(k, -1, -2), -1.0)) @ v]
+
+
+def empty_rows(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor) -> list[dg.Tensor]:
+    """Softmax makes equal weights of a row that is masked out with a finite number."""
+    return [dg.nn.softmax(dg.where(np.arange(5)[:, None] < 4, q @ dg.swapaxes(k, -1, -2), -1e9)) @ v]
 
 
 def down_columns(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor) -> list[dg.Tensor]:
     return [dg.nn.softmax(q @ dg.swapaxes(k, -1, -2), axis=-2) @ v]
 
 
-@pytest.mark.parametrize("f", [with_weights, other_mask, other_fill, down_columns])
+@pytest.mark.parametrize("f", [with_weights, other_fill, empty_rows, down_columns])
 def test_what_is_not_quite_attention_is_left_as_it_is(f: Build) -> None:
     assert "Attention" not in kinds(program(f, *HEADS))
+
+
+@needs_torch
+@pytest.mark.parametrize("keeps", [np.arange(5)[:, None] < 4, np.zeros((5, 1), bool)], ids=["one", "all"])
+def test_a_row_that_is_masked_out_completely_is_nan_as_by_the_slow_executor(keeps: Any) -> None:
+    p = program(lambda *xs: [masked(lambda s: dg.where(keeps, s, -np.inf))(*xs)], *HEADS)
+    assert kinds(p) == {"Attention": 1}
+    check(p)
+
+
+def test_attention_with_a_trained_bias_stays_in_steps() -> None:
+    def f(q: dg.Tensor, k: dg.Tensor, v: dg.Tensor, bias: dg.Tensor) -> dg.Tensor:
+        return dg.nn.softmax(q @ dg.swapaxes(k, -1, -2) + bias) @ v
+
+    assert "Attention" not in kinds(program(with_gradients(f), *HEADS, (5, 5)))
 
 
 def test_attention_stays_in_steps_where_a_gpu_runs_it() -> None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from distgrad.types import Spec
     from distgrad.workers.backends.eager import EagerStep
 
-#: Seconds per call of torch on small arrays, relative to NumPy's: dispatch and allocation, measured with torch 2.13.
-CALL_FACTOR = 2.0
+#: Seconds per step on small arrays relative to a call of NumPy: dispatch, allocation and the loop of the eager engine.
+CALL_FACTOR = 5.0
 
 
 def _load() -> tuple[Any, Extras]:

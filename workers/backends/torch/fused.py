@@ -5,6 +5,7 @@ torch is imported inside functions: this module is there without it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from distgrad.workers.backends.torch.conv import conv_bias
@@ -16,7 +17,7 @@ from distgrad.workers.kernels.table import Kernel
 
 
 def _rows(x: Any) -> Any:
-    """With the elements of each row side by side, as the kernels read them."""
+    """With contiguous rows, as the kernels read them."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
@@ -24,23 +25,55 @@ def view(xp: Any, x: Any, *, axes: Any) -> Any:
     return x.permute(axes)
 
 
-def attention(xp: Any, q: Any, k: Any, v: Any, *, transposed: bool, causal: bool, scale: float) -> Any:
-    """The mixed rows, and the logarithms of the softmax's sums."""
+def attention(
+    xp: Any, q: Any, k: Any, v: Any, *biases: Any, transposed: bool, causal: bool, scale: float, masks: Sequence[str]
+) -> Any:
+    """The mixed rows, and the log of the softmax's sums. Rows that are masked out completely are NaN, as softmax's are;
+    the kernel would give zeros."""
     import torch
 
-    q, k, v = _rows(q), _rows(k.mT if transposed else k), _rows(v)
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+    mask = _mask(q, biases, masks)
+    q, k, v, shape = _heads(q), _heads(k.mT if transposed else k), _heads(v), q.shape
+    out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, causal, attn_mask=mask, scale=scale
+    )
+    if mask is not None and (empty := mask.amax(-1) == -torch.inf).any():
+        out.masked_fill_(empty[..., None], torch.nan)
+        sums.masked_fill_(empty, torch.nan)
+    return out.reshape(shape), sums
 
 
 def attention_grad(
-    xp: Any, g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *, transposed: bool, turned: bool, **attrs: Any
-) -> Any:
+    xp: Any, g: Any, q: Any, k: Any, v: Any, out: Any, sums: Any, *biases: Any, transposed: bool, turned: bool,
+    causal: bool, scale: float, masks: Sequence[str],
+) -> Any:  # fmt: skip
     import torch
 
-    g, q, k, v = _rows(g), _rows(q), _rows(k.mT if transposed else k), _rows(v)
+    mask, keys = _mask(q, biases, masks), k.mT if transposed else k
+    heads = [_heads(x) for x in (g, q, keys, v, out)]
     backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    dq, dk, dv = backward(g, q, k, v, out, sums, 0.0, attrs["causal"], scale=attrs["scale"])
+    made = backward(*heads, sums, 0.0, causal, attn_mask=mask, scale=scale)
+    dq, dk, dv = (d.reshape(x.shape) for d, x in zip(made, (q, keys, v), strict=True))
     return dq, dk.mT if turned else dk, dv
+
+
+def _heads(x: Any) -> Any:
+    """With four axes, and rows that are contiguous."""
+    x = _rows(x)
+    return x.reshape((1,) * (4 - x.ndim) + tuple(x.shape)) if x.ndim < 4 else x
+
+
+def _mask(q: Any, biases: Sequence[Any], masks: Sequence[str]) -> Any:
+    """All masks as one array that is added to the scores: see attention.py for their kinds."""
+    import torch
+
+    total = None
+    for kind, x in zip(masks, biases, strict=True):
+        if kind != "add":
+            zero, out = q.new_zeros(()), q.new_full((), -torch.inf)
+            x = torch.where(x, zero, out) if kind == "keep" else torch.where(x, out, zero)
+        total = x if total is None else total + x
+    return total if total is None else total.reshape((1,) * (4 - total.ndim) + tuple(total.shape)).contiguous()
 
 
 # -- products, normalisation, losses, convolution ----------------------------------------------------------------

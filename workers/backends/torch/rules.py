@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
-
 from distgrad.registry import OPS
 from distgrad.scheduler.program import Step
 from distgrad.types import Shape, Spec
 from distgrad.workers.backends.backend import Backend
 from distgrad.workers.backends.eager import EagerStep, eager_step
+from distgrad.workers.backends.torch.attention import attention, view
 from distgrad.workers.backends.torch.extras import on_cpu
 from distgrad.workers.backends.torch.fused import FUSED_KERNELS, OVER
 from distgrad.workers.backends.torch.steps import Array, TorchStep, TorchSteps, write_over
@@ -65,142 +64,6 @@ def rewrite(
     for i in works.of("SparseSoftmaxCrossEntropyWithLogits"):
         cross_entropy(works, i)
     return write_over([works.at[i] for i in sorted(works.at)], types, {*kept, *constants})
-
-
-# -- attention ---------------------------------------------------------------------------------------------------
-
-
-class _Scores(NamedTuple):
-    """softmax's input: the product of q and k, scaled and masked. `steps` are the places of what makes it."""
-
-    q: int
-    k: int
-    transposed: bool  # k has its columns as rows
-    causal: bool
-    scale: float
-    steps: tuple[int, ...]
-
-
-def attention(works: TorchSteps, i: int) -> None:
-    """softmax(mask(q @ k.T * scale)) @ v, without a mask or with that of what came before, and its gradients."""
-    (weights,), softmax = works.at[i].outputs, works.at[i]
-    scores, product = _scores(works, softmax.inputs[0]), _mixed(works, weights)
-    if scores is None or product is None or softmax.attrs["axis"] % 4 != 3:
-        return
-    v, (out,) = works.at[product].inputs[1], works.at[product].outputs
-    if not _fits(works, scores, v):
-        return
-    forward, back = {*scores.steps, i, product}, _attention_grad(works, scores, weights, v)
-    places, grads = ({back.first, *back.steps}, back.outputs) if back else (set(), ())
-    inputs, seen = (scores.q, scores.k, v), (back.g,) if back else ()
-    if not works.closed(forward | places, (*inputs, *seen), (out, *grads)) or (back and back.first < product):
-        return
-    attrs, sums = {"transposed": scores.transposed, "causal": scores.causal, "scale": scores.scale}, works.new_value()
-    if back:
-        step, more = works.at[back.first].step, {**attrs, "turned": back.turned}
-        work = TorchStep("AttentionGrad", (back.g, *inputs, out, sums), back.outputs, more, step)
-        works.replace(places, back.first, work)
-    works.replace(forward, product, TorchStep("Attention", inputs, (out, sums), attrs, softmax.step))
-
-
-def _mixed(works: TorchSteps, weights: int) -> int | None:
-    """The place of weights @ v."""
-    plain = {"transpose_a": False, "transpose_b": False}
-    found = [i for i in works.users(weights, "MatMul") if works.at[i].inputs[0] == weights]
-    found = [i for i in found if works.at[i].attrs == plain and works.at[i].inputs[1] != weights]
-    return found[0] if len(found) == 1 else None
-
-
-def _scores(works: TorchSteps, v: int) -> _Scores | None:
-    steps, causal, scale = [], False, 1.0
-    if (i := works.maker(v, "Select")) is not None and _is_mask(works, works.at[i], -np.inf):
-        steps, causal, v = [i], True, works.at[i].inputs[1]
-    if (i := works.maker(v, "Mul")) is not None and (found := _scaled(works, works.at[i])):
-        steps, (v, scale) = [*steps, i], found
-    if (i := works.maker(v, "MatMul")) is None or works.at[i].attrs["transpose_a"]:
-        return None
-    q, k = works.at[i].inputs
-    return _Scores(q, k, not works.at[i].attrs["transpose_b"], causal, scale, (*steps, i))
-
-
-def _is_mask(works: TorchSteps, select: TorchStep, otherwise: float) -> bool:
-    """Whether this leaves what lies on or below the diagonal, and sets the rest."""
-    mask, _, other = select.inputs
-    x = works.constants.get(mask)
-    causal = x is not None and x.ndim == 2 and x.shape[0] == x.shape[1] and np.array_equal(x, np.tri(len(x)))
-    return causal and works.scalar(other) == otherwise
-
-
-def _scaled(works: TorchSteps, product: TorchStep) -> tuple[int, float] | None:
-    """x and c of a product x * c with a constant."""
-    for x, c in (product.inputs, product.inputs[::-1]):
-        if (scale := works.scalar(c)) is not None and works.types[x] == works.types[product.outputs[0]]:
-            return x, scale
-    return None
-
-
-def _fits(works: TorchSteps, scores: _Scores, v: int) -> bool:
-    """Whether the kernel takes these: batches of heads of the same size, and with a mask as many keys as queries."""
-    q, k, values = (works.types[x] for x in (scores.q, scores.k, v))
-    shape = (*k.shape[:-2], k.shape[-1], k.shape[-2]) if scores.transposed else k.shape
-    same = q.dtype == k.dtype == values.dtype and q.dtype.name in _FLOATS
-    square = not scores.causal or q.shape == shape
-    return same and len(q.shape) == 4 and shape == values.shape and q.shape[:2] == shape[:2] and square and (
-        q.shape[-1] == shape[-1] and 0 not in q.shape and 0 not in shape
-    )  # fmt: skip
-
-
-class _Back(NamedTuple):
-    """The gradients of q, k and v, from g."""
-
-    g: int
-    outputs: tuple[int, int, int]
-    turned: bool  # the gradient of k has its columns as rows
-    first: int
-    steps: tuple[int, ...]
-
-
-def _attention_grad(works: TorchSteps, scores: _Scores, weights: int, v: int) -> _Back | None:
-    softmax = works.user(weights, "SoftmaxGrad")
-    if softmax is None or works.at[softmax].inputs[1] != weights:
-        return None
-    dweights = works.maker(works.at[softmax].inputs[0], "MatMul")
-    if dweights is None or not _is_product(works.at[dweights], works.at[dweights].inputs[0], v, False, True):
-        return None
-    g, (ds,), steps = works.at[dweights].inputs[0], works.at[softmax].outputs, [dweights, softmax]
-    if scores.causal:
-        i = works.user(ds)
-        if i is None or works.at[i].type != "Select" or not _is_mask(works, works.at[i], 0.0):
-            return None
-        ds, steps = works.at[i].outputs[0], [*steps, i]
-    if scores.scale != 1.0:
-        i = works.user(ds)
-        if i is None or works.at[i].type != "Mul" or _scaled(works, works.at[i]) != (ds, scores.scale):
-            return None
-        ds, steps = works.at[i].outputs[0], [*steps, i]
-    of_q, of_v = _product(works, ds, scores.k, False, scores.transposed), _product(works, weights, g, True, False)
-    turned = _product(works, scores.q, ds, True, False)
-    of_k = _product(works, ds, scores.q, True, False) if turned is None else turned
-    if of_q is None or of_k is None or of_v is None:
-        return None
-    dq, dk, dv = (works.at[i].outputs[0] for i in (of_q, of_k, of_v))
-    return _Back(g, (dq, dk, dv), turned is not None, min(dweights, of_v), (*steps, of_q, of_k, of_v))
-
-
-def _product(works: TorchSteps, a: int, b: int, transpose_a: bool, transpose_b: bool) -> int | None:
-    found = [i for i in works.users(a, "MatMul") if _is_product(works.at[i], a, b, transpose_a, transpose_b)]
-    return found[0] if len(found) == 1 else None
-
-
-def _is_product(work: TorchStep, a: int, b: int, transpose_a: bool, transpose_b: bool) -> bool:
-    return work.inputs == (a, b) and work.attrs == {"transpose_a": transpose_a, "transpose_b": transpose_b}
-
-
-def view(works: TorchSteps, i: int) -> None:
-    """A transpose that attention alone reads needs no copy: attention takes rows wherever they lie."""
-    users = works.users(works.at[i].outputs[0])
-    if users and all(works.at[j].type in ("Attention", "AttentionGrad") for j in users):
-        works.replace((), i, works.at[i]._replace(type="View"))
 
 
 # -- normalisation -----------------------------------------------------------------------------------------------

@@ -78,9 +78,12 @@ class TorchSteps:
         return found[0] if len(found) == 1 else None
 
     def scalar(self, v: int) -> float | None:
-        """The number that a constant is everywhere."""
+        """The number that all elements of a constant are equal to, if v is such a constant."""
         x = self.constants.get(v)
-        return float(x.flat[0]) if x is not None and x.size == 1 and x.dtype.kind in "fiu" else None
+        if x is None or not x.size or x.dtype.kind not in "fiu":
+            return None
+        first = x.flat[0]
+        return float(first) if x.size == 1 or bool((x == first).all()) else None
 
     def new_value(self) -> int:
         self._next += 1
