@@ -71,14 +71,14 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
 
 
 def _model(cluster: Cluster, need: Needs) -> CostModel:
-    """The rates of a GPU are those of all of it, whatever the cpus of its task."""
+    """The cost model of a task. GPU rates describe the whole GPU, whatever the cpus of its task."""
     if need.gpus and cluster.gpu:
         return CostModel(cluster.gpu, 1, need.execution)
     return CostModel(cluster.machine, need.cpus, need.execution)
 
 
 def _is_allocated(op_type: str) -> bool:
-    """Whether results are arrays of their own in spite of the arena."""
+    """Whether results are separate arrays instead of places in the arena."""
     return not is_placed(op_type) and op_type != "Const" and view_of(op_type) is None
 
 
