@@ -1,13 +1,13 @@
-"""Gradients over several processes: distgrad on Ray beside torch's DistributedDataParallel and beside Ray by hand.
+"""Gradients on several processes: distgrad on Ray next to torch's DistributedDataParallel and hand-written Ray code.
 
-    gpt     gradients of a small language model over 2 workers of one thread each, beside DistributedDataParallel on
+    gpt     gradients of a small language model on 2 workers of one thread each, next to DistributedDataParallel on
             gloo with 2 processes, the same work as a hand-written Ray program, and the local engine with 2 threads
-    tree    the sum of eight arrays of 32 MB that lie in the store, beside pairwise Ray tasks
-    tasks   a plan of 1,000 tasks that do nothing, beside Ray's own cost for such tasks
-    scale   planning gpt for up to 4,096 workers, on paper
+    tree    the sum of eight arrays of 32 MB in the object store, next to pairwise Ray tasks
+    tasks   a plan of 1,000 tasks that do nothing, next to Ray's own cost for such tasks
+    scale   planning gpt for up to 4,096 workers, without running it
 
-Everything runs in turns, round by round, and only one computes at a time: a noisy machine is noisy for all. The figures
-are medians of the rounds. All rows must give the same numbers. The exit code is 1 where a bar is missed.
+All rows take turns, round by round, and only one computes at a time, so that noise of the machine affects all. The
+figures are medians of the rounds. All rows must give the same numbers. The exit code is 1 if a target is missed.
 
     make bench-cluster
     make bench-cluster ARGS="--only gpt,tree --rounds 25 --json cluster.json"
@@ -42,7 +42,7 @@ ABOUT = {
     "tree": f"the sum of {on_ray.TERMS} arrays of {on_ray.TERM_BYTES >> 20} MB that lie in the store",
     "tasks": f"{on_ray.TASKS:,} tasks that do nothing, each with two results",
 }
-#: What has a process of its own: by name its framework, and its threads.
+#: Rows that run in their own process: framework and threads by name.
 APART = {
     "gpt": {
         "ddp": (Framework("torch DDP on gloo, 2 x 1 thread", "torch", "cluster_peers.ddp"), 2),

@@ -1,10 +1,9 @@
-"""Time to build and to differentiate the chain `y = sin(y) * x`, beside TensorFlow and JAX, in one run.
+"""Time to build and to differentiate the chain `y = sin(y) * x`, next to TensorFlow and JAX, in one run.
 
-Each measurement is a process of its own (no framework sees another's garbage), and the frameworks take turns, so that a
-noisy machine is noisy for all of them. Prints microseconds of CPU time per forward op, the best of all rounds, and
-what must hold: building <= 1/20 and differentiating <= 1/30 of TensorFlow's time per op, 10x the ops <= 1.3x the time
-per op.
-Then a chain of 1,000,000 ops is built, differentiated and printed. The exit code is 1 where a bar is missed.
+Each measurement has its own process (no framework sees another's garbage), and the frameworks take turns, so that noise
+of the machine affects all. Prints microseconds of CPU time per forward op, the best of all rounds, and the targets:
+building <= 1/20 and differentiating <= 1/30 of TensorFlow's time per op, 10x the ops <= 1.3x the time per op.
+Then a chain of 1,000,000 ops is built, differentiated and printed. The exit code is 1 if a target is missed.
 
     make bench
     make bench ARGS="--rounds 7 --full"   # more rounds; TensorFlow and JAX with 200,000 ops too

@@ -1,18 +1,18 @@
-"""What a call on Ray costs in two checkouts, side by side: so that what is added to every call can be told from noise.
+"""The cost of a call on Ray in two checkouts, side by side, to tell a change of the overhead per call from noise.
 
-Each checkout has a process of its own with a Ray of two workers. They run the same small steps in turns, a block of
-calls each, and only one computes at a time. Of each round the two medians are compared; told are the median of these
-ratios, and the range in which it lies with 95 % certainty.
+Each checkout has its own process and a Ray with two workers. They run the same small steps in turns, a block of calls
+each, and only one computes at a time. Each round gives the ratio of the two medians; printed are the median of these
+ratios and its 95 % confidence interval.
 
     empty     one task that adds to a small variable
     shards    a step of about twenty tasks: shards, a reduce tree, three weights
-    returns   one call that writes 24 variables of 128 KB, each in a task of its own
+    returns   one call that writes 24 variables of 128 KB, each in its own task
 
     python benchmarks/per_call.py --other /path/to/another/checkout
     python benchmarks/per_call.py --other ../before --only empty --rounds 100
 
-The other checkout's Python is that of its .venv, unless --python names one. The exit code is 1 where a call is more
-than 1 % dearer here, and that is certain.
+The other checkout's Python is that of its .venv, unless --python names one. The exit code is 1 if a call is
+significantly more than 1 % slower here.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def compare(name: str, here: Checkout, other: Checkout, rounds: int) -> tuple[An
 
 
 def interval(ratios: Any) -> tuple[float, float]:
-    """Where the median lies with 95 % certainty, by drawing the rounds anew."""
+    """The 95 % confidence interval of the median, by resampling the rounds."""
     rng = np.random.default_rng(0)
     medians = np.median(rng.choice(ratios, size=(4000, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])

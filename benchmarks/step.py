@@ -1,10 +1,10 @@
-"""Time and memory of one gradient step, beside JAX, torch and TensorFlow, and of calling a function, in one run.
+"""Time and memory of one gradient step, and of calling a function, next to JAX, torch and TensorFlow, in one run.
 
-Every framework has its own environment and, for each workload, a process of its own. The processes take turns, round
-by round, and only one computes at a time: a noisy machine is noisy for all of them. All use the same threads and the
-same inputs, and all must give distgrad's loss and gradients. The figures are medians of the rounds; those of "products"
-are the same matrix products by NumPy alone. distgrad's predictions are made with rates that are measured in the same
-run, just before each workload. The exit code is 1 where a bar is missed.
+Every framework has its own environment and, for each workload, its own process. The processes take turns, round by
+round, and only one computes at a time, so that noise of the machine affects all. All use the same number of threads and
+the same inputs, and all must give distgrad's loss and gradients. The figures are medians of the rounds; "products" are
+the same matrix products by plain NumPy. distgrad's predictions use rates measured in the same run, just before each
+workload. The exit code is 1 if a target is missed.
 
     make bench-step
     make bench-step ARGS="--only mlp,gpt --frameworks distgrad,torch,tf --rounds 25"
@@ -31,7 +31,7 @@ import numpy as np
 from steps import bars, inputs, report, server, timing
 from steps.client import FRAMEWORKS, PYTHONS, ROOT, Client, NotAvailable
 
-#: Between two turns: threads of BLAS and OpenMP go on spinning for about 30 ms after their work.
+#: Seconds between two turns: threads of BLAS and OpenMP keep spinning for about 30 ms after their work.
 PAUSE = 0.06
 
 

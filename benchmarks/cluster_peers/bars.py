@@ -1,4 +1,4 @@
-"""What must hold of clusters, and the verdicts on what was measured."""
+"""The targets on clusters, and the verdicts on the measurements."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Bar(NamedTuple):
     limit: float
 
 
-#: DistributedDataParallel leaves the gradients in its processes, so what is left in the store stands beside it; the
-#: program by hand fetches them, so what is fetched does.
+#: DistributedDataParallel leaves the gradients in its processes, so it is compared with gradients left in the store;
+#: the hand-written program fetches them, so it is compared with fetched gradients.
 TIME = (
     Bar("gpt", "left", "ddp", 1.25),
     Bar("gpt", "fetched", "hand", 1.0),
@@ -30,7 +30,7 @@ TIME = (
 #: The rows with 1 and 2 workers.
 PREDICTED = ("one", "left")
 WITHIN = 0.30
-#: Workers that are planned for, and the seconds that may take.
+#: Numbers of workers to plan for.
 PLANNED = (8, 64, 512, 4096)
 PLANNED_SECONDS = 60.0
 

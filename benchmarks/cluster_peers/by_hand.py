@@ -90,7 +90,7 @@ class Actors:
         return a.mean_with.remote(tokens[:half], targets[:half], [other])
 
 
-#: Ray gives an actor without cpus no number of threads.
+#: Ray sets no number of threads for an actor without cpus.
 ONE_THREAD = {"env_vars": {"OMP_NUM_THREADS": "1"}}
 
 
@@ -118,6 +118,6 @@ def nothing(x: float) -> tuple[int, float]:
 
 
 def many(count: int) -> list[Any]:
-    """The first results of so many tasks, when all are there."""
+    """The first results of `count` tasks, when all are done."""
     made = [nothing.remote(float(i)) for i in range(count)]
     return ray.get([first for first, _ in made])  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """The gpt step in torch's DistributedDataParallel: two processes with a thread each, gradients averaged over gloo.
 
-This process has rank 0 and answers the benchmark; it starts rank 1 and tells it, by a line for each step, to go along.
+This process has rank 0 and answers the benchmark; it starts rank 1 and sends it a line for each step.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def session(workers: int = WORKERS, **options: Any) -> dg.Session:
 
 
 def placed(where: dg.Session, tree: Any) -> Any:
-    """Handles on these arrays, which lie in the store from now on."""
+    """Put these arrays into the store, and return handles."""
     return where.submit(dg.function(lambda x: x, name="place"), tree)
 
 

@@ -1,5 +1,5 @@
-"""Planning the gpt step for clusters that are not there: 8 x 128 tokens per worker, and workers of one cpu each.
-Nothing runs. Each size is planned in a process of its own: `python -m cluster_peers.paper 512`."""
+"""Planning the gpt step for clusters that do not exist: 8 x 128 tokens per worker, and workers of one cpu each.
+Nothing runs. Each size is planned in its own process: `python -m cluster_peers.paper 512`."""
 
 from __future__ import annotations
 

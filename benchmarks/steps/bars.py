@@ -1,4 +1,4 @@
-"""What must hold, as tables, and the verdicts on what was measured. Knows no framework, only their names."""
+"""The targets, as tables, and the verdicts on the measurements. Imports no framework."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TIME = (
     Bar("gpt", "distgrad-torch", ("torch",), 1.0),
     Bar("conv", "distgrad-torch", ("torch",), 1.0),
 )
-#: Not of `small` and `call`: their arrays have 64 bytes, and what is resident there is code.
+#: Not for `small` and `call`: their arrays have 64 bytes, so resident memory there is code.
 MEMORY = tuple(Bar(workload, "distgrad", PEERS, 1.2) for workload in ("mlp", "gpt", "elementwise", "conv"))
 CALL_SECONDS = 100e-6
 PREDICTED_SECONDS = 0.30

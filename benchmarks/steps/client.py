@@ -1,4 +1,4 @@
-"""Starts a framework's server in that framework's environment and asks it. Knows the frameworks' names and places."""
+"""Starts a framework's server in that framework's environment and sends requests to it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds after which a server that does not answer is killed: torch.compile takes a minute for the long chain.
-PATIENCE = 600.0
+#: Seconds without an answer after which a server is killed: torch.compile takes a minute for the long chain.
+ANSWER_SECONDS = 600.0
 
 
 class Framework(NamedTuple):
@@ -92,7 +92,7 @@ class Client:
         return self._answer()
 
     def _answer(self) -> dict[str, Any]:
-        timer = threading.Timer(PATIENCE, self._give_up)
+        timer = threading.Timer(ANSWER_SECONDS, self._give_up)
         timer.start()
         try:
             line = _pipe(self.process.stdout).readline()
@@ -106,7 +106,7 @@ class Client:
         return answer
 
     def _give_up(self) -> None:
-        self.gone = f"no answer within {PATIENCE:.0f} s"
+        self.gone = f"no answer within {ANSWER_SECONDS:.0f} s"
         self.process.kill()
 
     def _last_words(self) -> str:

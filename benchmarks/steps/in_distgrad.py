@@ -1,4 +1,4 @@
-"""The workloads in distgrad, with its public API alone. Tests take these models too: `step(workload)`."""
+"""The workloads in distgrad, with its public API only. Tests use these models too: `step(workload)`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every framework has to do: a step's dense matrix products or ufuncs alone, by plain NumPy into given outputs.
+"""A lower bound: only the dense matrix products or ufuncs of a step, by plain NumPy into preallocated outputs.
 
 The products of `conv` are those of the convolutions as matrices of windows (im2col). Backward products read
 their operands transposed, as views, as BLAS does in every framework.

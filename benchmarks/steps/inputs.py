@@ -1,4 +1,4 @@
-"""The workloads' sizes and arrays, the same for every framework: float32 from a fixed seed. Knows NumPy alone."""
+"""The workloads' sizes and arrays, the same for every framework: float32 from a fixed seed. Imports only NumPy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ELEMENTS = 4_000_000
 IMAGES = (32, 32, 32, 3)
 CLASSES = 10
 
-#: Every link of the chain is five ops forward and five to seven back: about 2,000 in all.
+#: Links of the chain; each has five forward ops and five to seven backward ops, about 2,000 in all.
 CHAIN = 160
 CHAIN_WEIGHTS = 8
 TINY = 16

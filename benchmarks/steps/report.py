@@ -18,7 +18,7 @@ ABOUT = {
 }
 
 
-#: The share of the cores that others may use before a table says so.
+#: Share of the cores that other processes may use before a table says so.
 QUIET = 0.05
 
 

@@ -1,6 +1,6 @@
 """One framework in one process: reads a request per line, a JSON object, and answers each with a line.
 
-What a framework prints goes to stderr: stdout belongs to the answers.
+Output of the framework is redirected to stderr: stdout is for the answers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def serve(module: str, variant: str, threads: int) -> None:
     _keep_to(threads)
     try:
         server = Server(module, variant, threads)
-    except Exception as e:  # the framework is not installed, or does not start: what asks is told why
+    except Exception as e:  # the framework is not installed, or does not start: the client gets the reason
         _answer(answers, {"error": _why(e)})
         return
     _answer(answers, {"versions": _versions()})

@@ -1,4 +1,4 @@
-"""What a framework hands to the server, and how the server measures it: seconds and peak memory of this process."""
+"""What a framework provides to the server, and how the server measures it: seconds and peak memory of this process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: Steps of a turn go on until this many seconds have passed, so that those of a millisecond are timed many times.
+#: Minimum seconds of a turn: steps of a millisecond are timed many times.
 TURN_SECONDS = 0.1
 
 
@@ -75,7 +75,7 @@ def resident(field: str) -> int | None:
 
 
 def forget_peak() -> bool:
-    """Whether the kernel let VmHWM start anew."""
+    """Reset the peak VmHWM; whether the kernel allows it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
