@@ -1,1 +1,1 @@
-"""The ops: builders, shape rules and gradients, one file per family; `distgrad.workers.kernels` mirrors them."""
+"""Ops: builders, shape rules and gradients, one module per family. `distgrad.workers.kernels` has the same modules."""

@@ -1,7 +1,6 @@
-"""Elementwise arithmetic: operators, rounding, sign, complex parts, choosing. Re-exported by `math`.
+"""Elementwise arithmetic: operators, rounding, sign, complex parts, selection. Re-exported by `math`.
 
-One stanza per op, the gradient a few lines under it. The gradient of a derivative d is g * conj(d); conj costs nothing
-for real dtypes.
+Each op is followed by its gradient. For a derivative d the gradient is g * conj(d); conj is free for real dtypes.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ Infer = Callable[..., tuple[Shape, DType]]
 
 
 def real_only(infer: Infer) -> Infer:
-    """A shape rule for functions that NumPy does not define for complex numbers."""
+    """Wrap a shape rule to reject complex numbers, as NumPy does."""
 
     def check(x: Typed, *rest: Typed, **attrs: Any) -> tuple[Shape, DType]:
         if x.dtype.kind == "c":
@@ -95,13 +94,13 @@ remainder = binary(
 maximum = binary(
     "Maximum",
     np.maximum,
-    "The larger of x and y; a tie gives its gradient to x.\n\n>>> maximum(1.0, 2.0)\narray(2.)",
+    "The larger of x and y; for ties the gradient goes to x.\n\n>>> maximum(1.0, 2.0)\narray(2.)",
     rounded=True,
 )
 minimum = binary(
     "Minimum",
     np.minimum,
-    "The smaller of x and y; a tie gives its gradient to x.\n\n>>> minimum(1.0, 2.0)\narray(1.)",
+    "The smaller of x and y; for ties the gradient goes to x.\n\n>>> minimum(1.0, 2.0)\narray(1.)",
     rounded=True,
 )
 negative = unary("Neg", np.negative, "-x.\n\n>>> negative(1.5)\narray(-1.5)", name="negative", rounded=True)
@@ -111,7 +110,7 @@ no_gradient("FloorDiv")
 
 
 def positive(x: Any, name: str | None = None) -> Any:
-    """x itself, as `+x`.
+    """x itself, like `+x`.
 
     >>> positive(-1.5)
     array(-1.5)
@@ -182,13 +181,13 @@ def _reciprocal_grad(op: Operation, g: Tensor) -> Any:
 def isclose(
     a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False, name: str | None = None
 ) -> Tensor:
-    """Where |a - b| <= atol + rtol * |b|; infinities are close to themselves.
+    """Elementwise |a - b| <= atol + rtol * |b|; equal infinities are close.
 
     >>> isclose(np.array([1.0, np.inf]), np.array([1.0 + 1e-9, np.inf]))
     array([ True,  True])
     """
     a, b = typed(a), typed(b)
-    if b.dtype.kind not in "fc":  # as NumPy does: the smallest integer has no absolute value, booleans no difference
+    if b.dtype.kind not in "fc":  # as in NumPy: the smallest integer has no absolute value, booleans have no difference
         b = cast(b, np.result_type(b.dtype, 1.0))
     near = logical_and(abs(subtract(a, b)) <= atol + rtol * abs(b), isfinite(b))
     if equal_nan:
@@ -214,13 +213,13 @@ trunc = unary(
 rint = unary(
     "Rint", np.rint, "The nearest integer, halves to even.\n\n>>> rint([0.5, 1.5])\narray([0., 2.])", rounded=True
 )
-sign = unary("Sign", np.sign, "-1, 0 or 1; of a complex number x / |x|.\n\n>>> sign([-2.0, 0.0])\narray([-1.,  0.])")
+sign = unary("Sign", np.sign, "-1, 0 or 1; x / |x| for complex numbers.\n\n>>> sign([-2.0, 0.0])\narray([-1.,  0.])")
 for _type in ("Floor", "Ceil", "Trunc", "Rint"):
     no_gradient(_type)
 
 
 def round(a: Any, decimals: int = 0, name: str | None = None) -> Tensor:
-    """a rounded to the given number of decimals, halves to even; integers stay integers.
+    """Round to the given number of decimals, halves to even; integers stay integers.
 
     >>> round(np.array([0.5, 1.5, 2.6]))
     array([0., 2., 3.])
@@ -232,7 +231,7 @@ def round(a: Any, decimals: int = 0, name: str | None = None) -> Tensor:
         raise ValueError(f"round: decimals must be between -300 and 300, got {brief(decimals)}")
     if a.dtype.kind in "iu":
         if decimals < -19:
-            return zeros_like(a, name=name)  # no integer has as many digits
+            return zeros_like(a, name=name)  # more digits than any integer has
         if decimals >= 0:
             return identity(a, name=name)  # type: ignore[no-any-return]
         return cast(multiply(rint(divide(a, 10**-decimals)), 10**-decimals), a.dtype, name=name)
@@ -248,7 +247,7 @@ def _sign_grad(op: Operation, g: Tensor) -> Any:
     (x,), (s,) = op.inputs, op.outputs
     if x.dtype.kind != "c":
         return zeros_like(x)
-    size = abs(x)  # x / |x| turns with x: only the part of g across x counts
+    size = abs(x)  # only the part of g perpendicular to x counts
     zero = equal(size, 0)
     return where(zero, 0, (g - square(s) * conj(g)) / where(zero, 1, 2 * size))
 
@@ -260,7 +259,7 @@ def _real_infer(x: Typed) -> tuple[Shape, DType]:
 abs = unary(
     "Abs",
     np.absolute,
-    "The absolute value; of a complex number its modulus. Flat at 0.\n\n>>> abs([-2.0, 3.0])\narray([2., 3.])",
+    "The absolute value; its gradient at 0 is 0.\n\n>>> abs([-2.0, 3.0])\narray([2., 3.])",
     _real_infer,
     rounded=True,
 )
@@ -289,7 +288,7 @@ _conj = define("Conj", same, kind=Kind.ELEMENTWISE, rounded=True)
 
 
 def real(val: Any, name: str | None = None) -> Tensor:
-    """The real part; a real tensor as it is.
+    """The real part; a real tensor is returned unchanged.
 
     >>> real(3 + 4j)
     array(3.)
@@ -309,7 +308,7 @@ def imag(val: Any, name: str | None = None) -> Tensor:
 
 
 def conj(x: Any, name: str | None = None) -> Tensor:
-    """The complex conjugate; a real x as it is, so that rules may say conj and cost nothing for real dtypes.
+    """The complex conjugate; a real x is returned unchanged, so conj in gradient rules is free for real dtypes.
 
     >>> conj(3 + 4j)
     array(3.-4.j)
@@ -333,7 +332,7 @@ def _conj_grad(op: Operation, g: Tensor) -> Any:
     return conj(g)
 
 
-# -- choosing ----------------------------------------------------------------------------------------------------
+# -- selection ---------------------------------------------------------------------------------------------------
 
 
 def _select_infer(condition: Typed, x: Typed, y: Typed) -> tuple[Shape, DType]:
@@ -344,7 +343,7 @@ _select = define("Select", _select_infer, broadcasting=True, kind=Kind.ELEMENTWI
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """x where the condition holds, y elsewhere. Both are computed: guard the inputs of what may be NaN.
+    """x where the condition is true, y elsewhere. Both are computed, so NaN in either one affects gradients.
 
     >>> where(np.array([True, False]), 1.0, 2.0)
     array([1., 2.])
@@ -365,7 +364,7 @@ def _select_grad(op: Operation, g: Tensor) -> Any:
 def clip(
     a: Any, a_min: Any = None, a_max: Any = None, name: str | None = None, *, min: Any = None, max: Any = None
 ) -> Tensor:
-    """a limited to [a_min, a_max]; either bound may be None.
+    """Limit a to [a_min, a_max]; either bound may be None.
 
     >>> clip(np.array([-2.0, 0.5, 2.0]), 0, 1)
     array([0. , 0.5, 1. ])
@@ -377,7 +376,7 @@ def clip(
 
 
 def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None, name: str | None = None) -> Tensor:
-    """x with NaN, inf and -inf replaced: by zero and the largest finite numbers, unless given.
+    """Replace NaN, inf and -inf: by zero and the largest finite numbers, unless given.
 
     >>> nan_to_num(np.array([1.0, np.nan, np.inf]), posinf=9.0)
     array([1., 0., 9.])
@@ -394,7 +393,7 @@ def nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None, n
     return where(equal(x, -math.inf), -largest if neginf is None else neginf, x, name=name)
 
 
-# NumPy's other names for the same
+# NumPy's aliases
 absolute, conjugate, fix, mod, true_divide, bitwise_invert, bitwise_not = (
     abs, conj, trunc, remainder, divide, invert, invert,
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Arrays made of others: repeated, padded, reversed, filled ones; ranges and grids.
+"""Repeating, padding, reversing and filling arrays; ranges and grids.
 
-What only lays elements out otherwise (reshape, transpose, concatenate, split, ...) is in `layout`, diagonals and
-triangles are in `diagonal`; both are offered here too.
+Changes of layout (reshape, transpose, concatenate, split, ...) are in `layout`, diagonals and triangles in `diagonal`;
+both are re-exported here.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from distgrad.types import MAX_DIMS, DType, Shape, Typed, as_int, brief, checked
 
 Pairs = tuple[tuple[Any, Any], ...]
 
-# -- joining in other ways ---------------------------------------------------------------------------------------
+# -- joining -----------------------------------------------------------------------------------------------------
 
 
 def column_stack(tup: Sequence[Any], name: str | None = None) -> Tensor:
-    """Vectors as the columns of a matrix; matrices beside each other.
+    """Stack vectors as the columns of a matrix; matrices are joined along axis 1.
 
     >>> column_stack([[1, 2], [3, 4]])
     array([[1, 3],
@@ -60,7 +60,7 @@ def column_stack(tup: Sequence[Any], name: str | None = None) -> Tensor:
 
 
 def dstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
-    """The arrays behind each other, along a third axis.
+    """Stack arrays along the third axis.
 
     >>> dstack([[1, 2], [3, 4]]).shape
     (1, 2, 2)
@@ -70,7 +70,7 @@ def dstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
 
 
 def broadcast_arrays(*args: Any) -> tuple[Tensor, ...]:
-    """The arrays repeated until all have the shape that they have together.
+    """Broadcast the arrays to their common shape.
 
     >>> broadcast_arrays([[1], [2]], [3, 4])[1]
     array([[3, 4],
@@ -85,7 +85,7 @@ def broadcast_arrays(*args: Any) -> tuple[Tensor, ...]:
 
 
 def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
-    """A put side by side with itself, reps[i] times along axis i.
+    """Repeat A as a whole, reps[i] times along axis i.
 
     >>> tile([1, 2], (2, 2))
     array([[1, 2, 1, 2],
@@ -106,7 +106,7 @@ def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
 
 
 def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> Tensor:
-    """Each element (or slice along an axis) several times in a row; axis None repeats the elements of the vector.
+    """Repeat each element, or each slice along an axis; with axis None the array is flattened first.
 
     >>> repeat([1, 2], 2), repeat([1, 2], [1, 3])
     (array([1, 1, 2, 2]), array([1, 2, 2, 2]))
@@ -153,15 +153,15 @@ _pad = define("Pad", _pad_infer, kind=Kind.LAYOUT)
 def pad(
     array: Any, pad_width: Any, mode: str = "constant", constant_values: Any = 0, name: str | None = None
 ) -> Tensor:
-    """The array made larger at the ends of its axes.
+    """Pad an array at the ends of its axes.
 
     Args:
-        array: what is padded.
+        array: the array to pad.
         pad_width: an int, (before, after), ((before, after), ...) per axis, or a dict of axis to one of the first two.
-        mode: 'constant', 'edge' (the last element again), 'reflect' or 'symmetric' (mirrored without, with the last
-            element), or 'wrap' (from the other end).
-        constant_values: for 'constant', a number or, as for pad_width, numbers per end and axis.
-        name: of the op.
+        mode: 'constant', 'edge' (repeats the last element), 'reflect' or 'symmetric' (mirrors without or with the last
+            element), or 'wrap' (continues from the other end).
+        constant_values: for 'constant', a number, or numbers per end and axis like pad_width.
+        name: name of the op.
 
     >>> pad([1, 2, 3], (1, 2)), pad([1, 2, 3], 2, "reflect")
     (array([0, 1, 2, 3, 0, 0]), array([3, 2, 1, 2, 3, 2, 1]))
@@ -183,7 +183,7 @@ def pad(
 
 
 def _pad_constant(a: Any, widths: Pairs, values: Any, name: str | None) -> Tensor:
-    """One op where one number is put everywhere; else one per end, the later axes outermost as in NumPy."""
+    """One op if all values are equal; otherwise one per end, later axes outermost as in NumPy."""
     numbers = _pairs(np.asarray(values).astype(a.dtype), len(a.shape), "constant_values")
     if len({*[n for pair in numbers for n in pair]}) <= 1:
         value = numbers[0][0] if numbers else 0
@@ -231,7 +231,7 @@ _roll = define("Roll", same, kind=Kind.LAYOUT)
 
 
 def flip(m: Any, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """The order of the elements reversed along these axes, or along all.
+    """Reverse the elements along these axes, by default along all.
 
     >>> flip([1, 2, 3])
     array([3, 2, 1])
@@ -246,7 +246,7 @@ def _reverse_grad(op: Operation, g: Tensor) -> Any:
 
 
 def flipud(m: Any, name: str | None = None) -> Tensor:
-    """The rows in reverse order.
+    """Reverse the order of the rows.
 
     >>> flipud([[1, 2], [3, 4]])
     array([[3, 4],
@@ -256,7 +256,7 @@ def flipud(m: Any, name: str | None = None) -> Tensor:
 
 
 def fliplr(m: Any, name: str | None = None) -> Tensor:
-    """The columns in reverse order.
+    """Reverse the order of the columns.
 
     >>> fliplr([[1, 2], [3, 4]])
     array([[2, 1],
@@ -266,7 +266,7 @@ def fliplr(m: Any, name: str | None = None) -> Tensor:
 
 
 def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1), name: str | None = None) -> Tensor:
-    """k quarter turns in the plane of two axes, from the first towards the second.
+    """Rotate by k times 90 degrees in the plane of two axes, from the first towards the second.
 
     >>> rot90([[1, 2], [3, 4]])
     array([[2, 4],
@@ -285,7 +285,7 @@ def rot90(m: Any, k: int = 1, axes: Sequence[int] = (0, 1), name: str | None = N
 def roll(
     a: Any, shift: int | Sequence[int], axis: int | Sequence[int] | None = None, name: str | None = None
 ) -> Tensor:
-    """Elements moved along axes, those that fall off coming in again at the other end; axis None rolls the vector.
+    """Shift elements cyclically along axes; with axis None the array is rolled as if it were flattened.
 
     >>> roll([1, 2, 3, 4], 1)
     array([4, 1, 2, 3])
@@ -295,7 +295,7 @@ def roll(
         return reshape(roll(ravel(a), shift, 0), a.shape, name=name)
     shifts, axes = np.broadcast_arrays(as_array(shift), as_array(axis))
     if shifts.ndim > 1 or (shifts.dtype.kind not in "iu" and shifts.size):
-        raise TypeError(f"roll: shift {brief(shift)} and axis {brief(axis)} must be ints or sequences of as many ints")
+        raise TypeError(f"roll: shift {brief(shift)} and axis {brief(axis)} must be ints or equally long sequences")
     attrs = {
         "shift": tuple(shifts.ravel().tolist()),
         "axis": tuple([normalize_axis(i, len(a.shape)) for i in axes.ravel().tolist()]),
@@ -312,7 +312,7 @@ def _roll_grad(op: Operation, g: Tensor) -> Any:
 
 
 def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, name: str | None = None) -> Tensor:
-    """The numbers from start (0 if only one is given) up to, not with, stop.
+    """The numbers from start (0 if only one is given) up to but excluding stop.
 
     >>> arange(3), arange(1, 2, 0.5)
     (array([0, 1, 2]), array([1. , 1.5]))
@@ -323,7 +323,7 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, na
 
 
 def _check_range(start: Any, stop: Any, step: Any) -> None:
-    """That a range is of numbers, and has room."""
+    """Check that a range has numeric, finite bounds and fits into memory."""
     for argument, value in {"start": start, "stop": stop, "step": step}.items():
         if value is not None and (not isinstance(value, int | float | np.number) or np.ndim(value)):
             raise TypeError(f"arange: {argument} must be a number, got {brief(value)}")
@@ -334,14 +334,14 @@ def _check_range(start: Any, stop: Any, step: Any) -> None:
         raise ValueError("arange: step must not be 0")
     count = (end - begin) / (1 if by is None else by)
     if not math.isfinite(count):
-        raise ValueError(f"arange: there is no end of numbers from {begin} to {end} by {by}")
+        raise ValueError(f"arange: the range from {begin} to {end} by {by} is infinite")
     check_fits("arange", (max(0, math.ceil(count)),), np.dtype(np.int64))
 
 
 def linspace(
     start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, name: str | None = None
 ) -> Tensor:
-    """So many numbers at equal distances from start to stop, along a first axis; gradients flow to tensors.
+    """`num` evenly spaced numbers from start to stop, along a new first axis. Differentiable in start and stop.
 
     >>> linspace(0, 1, 3)
     array([0. , 0.5, 1. ])
@@ -356,7 +356,7 @@ def linspace(
     start, stop = promote(np.true_divide, start, stop)
     delta, parts = stop - start, num - 1 if endpoint else num
     steps = np.arange(num).astype(start.dtype).reshape(-1, *[1] * len(delta.shape))
-    made = steps * (delta / parts if parts > 0 else delta) + start  # NumPy's arithmetic, to the bit
+    made = steps * (delta / parts if parts > 0 else delta) + start  # bit for bit NumPy's arithmetic
     if endpoint and num > 1:
         made = concatenate([made[:-1], broadcast_to(stop, (1, *delta.shape))])
     if dtype is not None and np.dtype(dtype).kind in "iu":
@@ -365,7 +365,7 @@ def linspace(
 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """The value, a number or what broadcasts, in the shape (and, unless given, dtype) of a.
+    """A tensor of the shape (and, unless given, dtype) of a, filled with a value that is broadcast to it.
 
     >>> full_like([1, 2], 7)
     array([7, 7])
@@ -401,7 +401,7 @@ def eye(N: int, M: int | None = None, k: int = 0, dtype: Any = float, name: str 
 
 
 def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Tensor, ...]:
-    """The coordinates of a grid from the coordinates along its axes, with axis order 'xy' or 'ij'.
+    """Coordinate arrays of a grid, from the coordinates along its axes; indexing is 'xy' or 'ij'.
 
     >>> [x.shape for x in meshgrid([1, 2, 3], [4, 5])]
     [(2, 3), (2, 3)]

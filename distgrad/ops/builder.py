@@ -1,7 +1,7 @@
-"""How an op is built: convert the inputs, promote their dtypes as NumPy does, infer the result, append the op.
+"""Building an op: convert the inputs, promote their dtypes as NumPy does, infer the result, append the op.
 
-Outside any graph the same call computes at once and gives NumPy arrays, so every builder that is written with these
-helpers works in both worlds.
+Outside any graph the same call computes immediately and returns NumPy arrays, so builders based on these helpers work
+in both modes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _make_converted(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs, name: str |
         arrays = [as_array(x) for x in inputs]
         specs = _infer(d, arrays, attrs)  # the same errors as in a graph
         for shape, dtype in specs:
-            if prod(shape) >= _MANY:
+            if prod(shape) >= _CHECKED_SIZE:
                 check_fits(d.type, shape, dtype)
         return runtime.current().evaluate(d, arrays, attrs, specs)  # type: ignore[return-value]
     if graph is not _context.graph:
@@ -70,19 +70,19 @@ def _infer(d: OpDef, inputs: Sequence[Typed], attrs: Attrs) -> list[tuple[Shape,
 
 
 def _noted(e: Exception, d: OpDef, inputs: Sequence[Typed]) -> Exception:
-    """What a shape rule refused, with the user's line: it may be deep under a trace."""
+    """The error of a shape rule, with the line of user code, which may be deep in the traceback."""
     got = ", ".join(str(spec_of(x)) for x in inputs)
     e.add_note(f"distgrad: while building op type {d.type} (at {here(3)}) on inputs ({got})")
     return e
 
 
-#: Arrays of fewer elements fit into every machine.
-_MANY = 1 << 22
+#: Elements; smaller arrays are not checked, as they fit into any memory.
+_CHECKED_SIZE = 1 << 22
 
 
 @cache
 def _memory() -> int:
-    """The bytes of memory of this machine."""
+    """Physical memory of this machine, in bytes."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):  # Windows
@@ -90,34 +90,34 @@ def _memory() -> int:
 
 
 def check_fits(what: str, shape: Sequence[int], dtype: Any) -> None:
-    """MemoryError for an array that this machine has no room for: the system might grant the memory, and end the
-    process when it is written to."""
+    """Raise MemoryError for an array larger than physical memory: the system might overcommit, and kill the process
+    when the array is written."""
     if prod(shape) * dtype.itemsize > _memory():
         raise MemoryError(
             f"{what}: an array of shape {list(shape)} and dtype {dtype} would take {prod(shape) * dtype.itemsize:,} "
-            f"bytes, and this machine has {_memory():,}"
+            f"bytes, but this machine has {_memory():,}"
         )
 
 
-#: An op has at most so many outputs, unless its input has as many rows.
-MOST_PARTS = 100_000
+#: Maximum number of parts of one op, unless its input has more rows.
+MAX_PARTS = 100_000
 
 
 def check_parts(what: str, parts: int, rows: int = 0) -> None:
-    if parts > max(rows, MOST_PARTS) or parts > 100 * MOST_PARTS:
-        raise ValueError(f"{what}: {brief(parts)} parts are more than one op can have; make fewer, or use slices")
+    if parts > max(rows, MAX_PARTS) or parts > 100 * MAX_PARTS:
+        raise ValueError(f"{what}: {brief(parts)} parts exceed the limit of one op; use fewer parts, or slices")
 
 
 def _leaked(graph: FuncGraph, inputs: Sequence[Any]) -> ValueError:
     tensor = next(x for x in inputs if getattr(x, "graph", None) is graph)
     return ValueError(
         f"{tensor!r} belongs to the trace of function {graph.name!r}, which is over: it has no value here. "
-        f"Return it from the function, and use what the call gives."
+        f"Return it from the function, and use the result of the call."
     )
 
 
 def graph_for(inputs: Sequence[Any]) -> Graph | None:
-    """Where an op on these inputs belongs: the function being traced, else the inputs' graph, else the current one."""
+    """The graph for an op on these inputs: the function being traced, else the inputs' graph, else the current one."""
     current = _context.graph
     return current if isinstance(current, FuncGraph) else _graph_of(inputs) or current
 
@@ -131,12 +131,12 @@ def _graph_of(inputs: Sequence[Any]) -> Graph | None:
     return None
 
 
-#: Lists inside one another that are looked through for tensors: NumPy makes no array of deeper ones.
+#: Maximum depth at which nested lists are searched for tensors: the maximum number of axes in NumPy.
 _MAX_DEPTH = 64
 
 
 def _leaves(x: Any) -> Iterator[Any]:
-    """What nested lists hold, to the depth of arrays."""
+    """The leaves of nested lists, down to `_MAX_DEPTH`."""
     stack = [iter((x,))]
     while stack:
         for item in stack[-1]:
@@ -157,7 +157,7 @@ def _constant_infer(*, value: Any) -> tuple[Shape, DType]:
 
 CONST = define("Const", _constant_infer, kind=Kind.SOURCE)
 
-#: An array of at least so many bytes is one constant of a graph, however often it is used.
+#: Bytes; arrays of at least this size become one constant per graph, however often they are used.
 SHARED_BYTES = 1 << 14
 
 
@@ -174,7 +174,7 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     if graph is None and graph_for((x,)) is None:
         return as_array(x, dtype)  # type: ignore[no-any-return]
     if isinstance(x, list | tuple) and has_tensor(x):
-        from distgrad.ops.array import stack  # a family, which itself builds on this module
+        from distgrad.ops.array import stack  # which imports this module
 
         return stack([convert(item, dtype) for item in x], name=name)
     value = as_array(x, dtype)
@@ -189,18 +189,18 @@ def _constant(value: Any, name: str | None) -> Tensor:
 
 
 def _shared_constant(graph: Graph, value: Any) -> Tensor:
-    """One constant for all uses of a large array, as long as it has not been written into since the first."""
+    """One constant for all uses of a large array, as long as its content has not changed since the first."""
     known = graph.memo("constants")
     key = id(value), graph._device
     array, made = known.get(key, (None, None))
     if array is not value or not np.array_equal(value, made.op.attrs["value"], equal_nan=value.dtype.kind in "fc"):
         made = _constant(value, None)
-        known[key] = value, made  # the array too: while it is here, no other has its id
+        known[key] = value, made  # keep the array alive, so that its id is not reused
     return made  # type: ignore[no-any-return]
 
 
 def has_tensor(x: Any) -> bool:
-    """Whether a nested list holds something that only a graph can make a value of."""
+    """Whether a value is a tensor, or a nested list that contains one."""
     if isinstance(x, list | tuple):
         return any(isinstance(item, Tensor) or hasattr(item, "__tensor__") for item in _leaves(x))
     return isinstance(x, Tensor) or hasattr(x, "__tensor__")
@@ -217,18 +217,18 @@ def as_array(x: Any, dtype: Any = None) -> Any:
     except (ValueError, TypeError, RecursionError, AttributeError) as e:
         if dtype is not None:
             kind = ValueError if isinstance(e, ValueError) else TypeError
-            raise kind(f"{_describe(x)} is nothing that NumPy makes an array of {brief(dtype)} of: {e}") from None
-        raise TypeError(f"{_describe(x)} is not a tensor or anything that NumPy makes an array of: {e}") from None
+            raise kind(f"{_describe(x)} cannot be converted to an array of dtype {brief(dtype)}: {e}") from None
+        raise TypeError(f"{_describe(x)} is not a tensor and cannot be converted to an array: {e}") from None
     if array.dtype == object:
         raise TypeError(f"{_describe(x)} is not a tensor or an array of numbers")
     return array if array.dtype.isnative else array.astype(native(array.dtype))
 
 
 def plain(x: Any) -> Any:
-    """x, unless it is an array of a kind that means something else by the same elements."""
-    if type(x).__name__ in ("MaskedArray", "matrix"):  # by name: importing numpy.ma for it costs time
+    """x, unless it is an array type with different semantics; TypeError for these."""
+    if type(x).__name__ in ("MaskedArray", "matrix"):  # by name: importing numpy.ma takes time
         raise TypeError(
-            f"a NumPy {type(x).__name__} has rules of its own, which distgrad does not follow: "
+            f"a NumPy {type(x).__name__} has special semantics that distgrad does not support: "
             f"pass np.asarray(x), or x.filled(value) of a masked array"
         )
     return x
@@ -239,7 +239,7 @@ def _describe(x: Any) -> str:
 
 
 def typed(x: Any) -> Any:
-    """Something with .shape and .dtype: tensors and arrays as they are, everything else converted."""
+    """x as something with .shape and .dtype: tensors and arrays unchanged, anything else converted."""
     return x if isinstance(x, Tensor) or (type(x) is np.ndarray and x.dtype.isnative) else convert(x)
 
 
@@ -247,15 +247,15 @@ def typed(x: Any) -> Any:
 
 
 def _kind(x: Any) -> Any:
-    """What NumPy's promotion looks at: a dtype, or the Python type of a weak scalar."""
+    """The input of NumPy's promotion rules: a dtype, or the Python type of a weak scalar."""
     if type(x) is bool:
-        return BOOL  # not weak: there is no other dtype that it could adapt to
+        return BOOL  # not weak: it has only one dtype
     return type(x) if type(x) in _SCALARS else x.dtype
 
 
 @cache
 def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
-    """The dtype in which NumPy would compute this function of such arguments.
+    """The dtype in which NumPy computes this function for such arguments.
 
     >>> loop_dtype(np.add, np.dtype("int8"), np.dtype("float16")), loop_dtype(np.exp, np.dtype("int32"))
     (dtype('float16'), dtype('float64'))
@@ -263,42 +263,42 @@ def loop_dtype(ufunc: np.ufunc, *kinds: Any) -> DType:
     if all(isinstance(k, type) for k in kinds):
         kinds = tuple(np.dtype(k) for k in kinds)
     *ins, out = ufunc.resolve_dtypes((*kinds, None))
-    if out == BOOL:  # a comparison, of two dtypes where no single one holds both (int64 and uint64)
+    if out == BOOL:  # a comparison; int64 and uint64 have no common integer dtype
         return np.result_type(*ins)
     return ins[0] if out.kind != ins[0].kind == "c" else out
 
 
 def _adapted(xs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Python numbers in the dtype of a bfloat16 beside them, which NumPy does not know for a float."""
+    """Convert Python numbers next to a bfloat16 operand to bfloat16, which NumPy does not treat as a float."""
     short = next((x.dtype for x in xs if type(x) not in _SCALARS and x.dtype.kind == "V" and trainable(x.dtype)), None)
     return xs if short is None else tuple([np.asarray(x, short) if type(x) in (int, float) else x for x in xs])
 
 
 def promote(ufunc: np.ufunc, *xs: Any, name: str | None = None) -> tuple[Any, ...]:
-    """Operands cast to the dtype in which NumPy would compute `ufunc`; Python numbers adapt to the others."""
+    """Cast operands to the dtype in which NumPy computes `ufunc`; Python numbers adapt to the others."""
     xs = _adapted(tuple([x if type(x) in _SCALARS else typed(x) for x in xs]))
     try:
         dtype = loop_dtype(ufunc, *[_kind(x) for x in xs])
     except TypeError:
         kinds = " and ".join(getattr(k, "__name__", str(k)) for k in map(_kind, xs))
-        raise TypeError(f"{name or ufunc.__name__} is not defined for {kinds}; cast what you give it") from None
+        raise TypeError(f"{name or ufunc.__name__} is not defined for {kinds}; cast the arguments") from None
     return tuple([as_dtype(x, dtype) for x in xs])
 
 
 def common(*xs: Any) -> tuple[Any, ...]:
-    """Operands cast to their common dtype (np.result_type), for ops that combine without computing."""
+    """Cast operands to their common dtype (np.result_type), for ops that do no arithmetic."""
     xs = _adapted(tuple([x if type(x) in _SCALARS else typed(x) for x in xs]))
     try:
         dtype = np.result_type(*[x if type(x) in _SCALARS else x.dtype for x in xs])
     except TypeError as e:
-        raise TypeError(f"there is no dtype for all of these: {e}") from None
+        raise TypeError(f"there is no common dtype: {e}") from None
     return tuple([as_dtype(x, dtype) for x in xs])
 
 
 def as_dtype(x: Any, dtype: DType) -> Any:
     if type(x) in _SCALARS:
         if type(x) is not bool and dtype.kind in "iu":
-            np.array(0, dtype) + x  # NumPy's OverflowError when the number does not fit
+            np.array(0, dtype) + x  # raises OverflowError if the number does not fit
         return convert(np.asarray(x, dtype))
     return x if x.dtype == dtype else cast(x, dtype)
 
@@ -311,7 +311,7 @@ CAST = define("Cast", _cast_infer, kind=Kind.ELEMENTWISE)
 
 
 def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
-    """x with another dtype, as `ndarray.astype`.
+    """Convert x to another dtype, like `ndarray.astype`.
 
     >>> import numpy as np
     >>> cast(np.array([1.9, -1.9]), "int32")
@@ -321,11 +321,11 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     dtype = dtype_from("cast", dtype)
     try:
         return x if x.dtype == dtype and name is None else make(CAST, (x,), {"dtype": dtype}, name)
-    except ValueError as e:  # a text that is no number
-        raise ValueError(f"cast: {spec_of(x)} cannot become {dtype}: {e}") from None
+    except ValueError as e:  # a string that is not a number
+        raise ValueError(f"cast: {spec_of(x)} cannot be converted to {dtype}: {e}") from None
 
 
-# -- the two shapes of most ops ----------------------------------------------------------------------------------
+# -- elementwise ops ---------------------------------------------------------------------------------------------
 
 
 def same(x: Typed, *_: Typed, **__: Any) -> tuple[Shape, DType]:
@@ -349,7 +349,7 @@ def unary(
     name: str | None = None,
     rounded: bool = False,
 ) -> Callable[..., Tensor]:
-    """An elementwise function of one argument, with the dtype rules of `ufunc`; see `OpDef.rounded`."""
+    """Define an elementwise op of one argument, with the dtype rules of `ufunc`; see `OpDef.rounded`."""
     d = define(op_type, infer, kind=Kind.ELEMENTWISE, rounded=rounded)
     called = name or op_type.lower()
 
@@ -358,7 +358,7 @@ def unary(
             (x,) = promote(ufunc, x, name=called)
         return make(d, (x,), NO_ATTRS, name)
 
-    return _dressed(build, called, doc)
+    return _with_docs(build, called, doc)
 
 
 def binary(
@@ -369,7 +369,7 @@ def binary(
     name: str | None = None,
     rounded: bool = False,
 ) -> Callable[..., Tensor]:
-    """A broadcasting elementwise function of two arguments, with the dtype rules of `ufunc`; see `OpDef.rounded`."""
+    """Define a broadcasting elementwise op of two arguments, with the dtype rules of `ufunc`; see `OpDef.rounded`."""
     d = define(op_type, infer, kind=Kind.ELEMENTWISE, rounded=rounded, broadcasting=True)
     called = name or op_type.lower()
 
@@ -378,10 +378,10 @@ def binary(
             x, y = promote(ufunc, x, y, name=called)
         return make(d, (x, y), NO_ATTRS, name)
 
-    return _dressed(build, called, doc)
+    return _with_docs(build, called, doc)
 
 
-def _dressed(build: Callable[..., Tensor], name: str, doc: str) -> Callable[..., Tensor]:
+def _with_docs(build: Callable[..., Tensor], name: str, doc: str) -> Callable[..., Tensor]:
     build.__name__ = build.__qualname__ = name
     build.__doc__ = doc
     build.of_arrays = True  # type: ignore[attr-defined]

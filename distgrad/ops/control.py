@@ -1,4 +1,4 @@
-"""Ops that move values and order work without computing: placeholders, constants, identities, gates, sums."""
+"""Placeholders, constants, identities, control dependencies and sums of tensors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for _type in ("Const", "Fill", "Placeholder"):
 
 
 def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tensor:
-    """A tensor of a hand-built graph whose value is fed when it runs.
+    """A tensor of a graph, with a value that is fed when the graph runs.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -35,7 +35,7 @@ def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tens
     """
     graph = current_graph()
     if graph is None:
-        raise RuntimeError("placeholder: there is no graph to put it in; build one with `with distgrad.Graph():`")
+        raise RuntimeError("placeholder: there is no graph; build one with `with distgrad.Graph():`")
     spec = Spec(checked_shape(shape), native(np.dtype(dtype)))
     return graph.add("Placeholder", (), [spec], NO_ATTRS, name).outputs[0]
 
@@ -53,14 +53,14 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
-    """A tensor of one number.
+    """A tensor filled with one number.
 
     >>> full(2, 0.5)
     array([0.5, 0.5])
     """
     value = as_array(fill_value, None if dtype is None else np.dtype(dtype))
     if value.shape:
-        raise ValueError(f"full: fill_value is one number, got {brief(fill_value)}; use broadcast_to for an array")
+        raise ValueError(f"full: fill_value must be one number, got {brief(fill_value)}; use broadcast_to for an array")
     return make(_fill, (), {"shape": checked_shape(shape), "dtype": value.dtype, "value": value.item()}, name)
 
 
@@ -86,7 +86,7 @@ def _filled(shape: Shape, dtype: DType, value: int, name: str | None = None) -> 
     return make(_fill, (), {"shape": shape, "dtype": dtype, "value": value}, name)
 
 
-# -- what a tensor is, as a tensor -------------------------------------------------------------------------------
+# -- properties of tensors ---------------------------------------------------------------------------------------
 
 _size = define("Size", lambda x: ((), INT), kind=Kind.LAYOUT, types_only=True)
 _rank = define("Rank", lambda x: ((), INT), kind=Kind.LAYOUT, types_only=True)
@@ -154,7 +154,7 @@ no_gradient("StopGradient")
 
 
 def identity(x: Any, name: str | None = None) -> Any:
-    """x itself, as a new tensor; an IndexedSlices stays one.
+    """x as a new tensor; an IndexedSlices stays an IndexedSlices.
 
     >>> identity([1, 2])
     array([1, 2])
@@ -165,7 +165,7 @@ def identity(x: Any, name: str | None = None) -> Any:
 
 
 def identity_n(xs: Sequence[Any], name: str | None = None) -> list[Tensor]:
-    """All of xs through one op with as many outputs.
+    """Pass all of xs through one op, with one output for each.
 
     >>> identity_n([1, 2.5])
     [array(1), array(2.5)]
@@ -218,7 +218,7 @@ def _add_n_infer(*xs: Typed) -> tuple[Shape, DType]:
     first = xs[0]
     for x in xs:
         if x.shape != first.shape or x.dtype != first.dtype:
-            raise ValueError(f"add_n: all terms must have one shape and dtype, got {spec_of(first)} and {spec_of(x)}")
+            raise ValueError(f"add_n: terms must have the same shape and dtype, got {spec_of(first)} and {spec_of(x)}")
     return first.shape, first.dtype
 
 
@@ -248,7 +248,7 @@ no_gradient("NoOp")
 
 
 def no_op(name: str | None = None) -> Operation:
-    """An operation that does nothing, to hang control dependencies on.
+    """An operation that does nothing, for use with control dependencies.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -257,12 +257,12 @@ def no_op(name: str | None = None) -> Operation:
     """
     graph = current_graph()
     if graph is None:
-        raise RuntimeError("no_op: there is no graph to put it in; build one with `with distgrad.Graph():`")
+        raise RuntimeError("no_op: there is no graph; build one with `with distgrad.Graph():`")
     return graph.add("NoOp", (), (), NO_ATTRS, name)
 
 
 def group(*inputs: Any, name: str | None = None) -> Operation:
-    """One operation that is done when all inputs (tensors, operations, nested lists of them) are.
+    """An operation that completes when all inputs (tensors, operations, nested lists of them) have.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -272,7 +272,7 @@ def group(*inputs: Any, name: str | None = None) -> Operation:
     flat = list(_producers(inputs))
     graph = flat[0].graph if flat else current_graph()
     if graph is None:
-        raise RuntimeError("group: there is no graph to put it in; build one with `with distgrad.Graph():`")
+        raise RuntimeError("group: there is no graph; build one with `with distgrad.Graph():`")
     with graph, graph.control_dependencies(flat):
         return no_op(name or "group_deps")
 
@@ -290,7 +290,7 @@ def _producers(inputs: Iterable[Any]) -> Iterable[Operation]:
 
 
 def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequence[Any] = ()) -> list[Any]:
-    """A gate: the same tensors, none of which can be used before all of them are computed. None stays None.
+    """The same tensors, none available before all of them are computed. None stays None.
 
     >>> tuple_([1.0, None])
     [1.0, None]

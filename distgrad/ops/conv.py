@@ -1,7 +1,7 @@
-"""Convolution and pooling over images. The builders resolve padding, so that ops carry plain numbers of cells.
+"""Convolution and pooling of images. The builders resolve padding, so ops have explicit pad widths.
 
-Convolution is linear in each of its inputs, and so are both of its gradients: the three are each other's derivatives.
-Max pooling picks, average pooling adds; the gradient of either scatters, and the gradient of that picks or adds again.
+Convolution is linear in each input, and so are its two gradients: the three ops are each other's derivatives. Max
+pooling selects and average pooling adds; their gradients scatter, and the gradients of these select or add again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Pads = tuple[Pair, Pair]
 
 
 def _pair(what: str, value: Any) -> Pair:
-    """A positive int for both directions, or one each for height and width."""
+    """A positive int for height and width, or one for each."""
     items = tuple(value) if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) else (value, value)
     if len(items) != 2 or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in items):
         raise ValueError(f"{what} must be a positive int, or two of them for height and width; got {brief(value)}")
@@ -35,7 +35,7 @@ def _pair(what: str, value: Any) -> Pair:
 
 
 def _pads(what: str, padding: Any, size: Pair, window: Pair, strides: Pair, dilation: Pair) -> Pads:
-    """The cells to add before and after, in height and in width."""
+    """Resolve padding to the number of cells before and after, in height and width."""
     if isinstance(padding, str):
         if padding == "VALID":
             return (0, 0), (0, 0)
@@ -56,13 +56,13 @@ def _pads(what: str, padding: Any, size: Pair, window: Pair, strides: Pair, dila
 
 
 def _same_pads(n: int, k: int, stride: int, dilation: int) -> Pair:
-    """TensorFlow's SAME: ceil(n / stride) windows, an odd cell of padding at the end."""
+    """TensorFlow's SAME: ceil(n / stride) windows; an uneven cell of padding goes to the end."""
     total = max((-(-n // stride) - 1) * stride + (k - 1) * dilation + 1 - n, 0)
     return total // 2, total - total // 2
 
 
 def _positions(n: int, k: int, stride: int, dilation: int, pads: Pair) -> int:
-    """How many windows fit into n cells; at least one must, or the argument is an error that `_check_fits` raised."""
+    """The number of windows that fit into n cells; `_check_fits` ensures at least one."""
     return (n + sum(pads) - (k - 1) * dilation - 1) // stride + 1
 
 
@@ -81,7 +81,7 @@ def _check_fits(what: str, shape: Shape, window: Pair, dilation: Pair, pads: Pad
 
 
 def _channels_last(what: str, x: Any, data_format: str, build: Callable[[Any], Tensor]) -> Tensor:
-    """Build on an NHWC image; an NCHW one is transposed on the way in and out."""
+    """Call `build` with NHWC images; NCHW is transposed before and after."""
     if len(x.shape) != 4:
         raise ValueError(f"{what}: x must have 4 axes, {data_format}; got shape {list(x.shape)}")
     if data_format == "NHWC":
@@ -124,14 +124,14 @@ def conv2d(
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The correlation of images with a kernel, as TensorFlow's conv2d.
+    """Correlate images with a kernel, like TensorFlow's conv2d.
 
     Args:
         x: images [batch, height, width, channels], or with data_format 'NCHW' [batch, channels, height, width].
         w: kernel [height, width, channels / groups, output channels], in either format.
         strides, dilation: an int, or two for height and width.
         padding: 'SAME' (ceil(n / stride) positions), 'VALID' (whole windows only), or ((top, bottom), (left, right)).
-        groups: the channels are cut into this many groups, each with its own share of the output channels.
+        groups: number of groups into which input and output channels are split.
 
     >>> conv2d(np.ones((1, 3, 3, 1)), np.ones((2, 2, 1, 1)), padding="VALID")[0, :, :, 0]
     array([[4., 4.],
@@ -164,18 +164,18 @@ def _check_channels(x: Typed, w: Typed, groups: int) -> None:
         )
     if per_group * groups != channels:
         raise ValueError(
-            f"conv2d: x {list(x.shape)} (NHWC) has {channels} channels, so with groups={groups} the kernel must take "
-            f"{channels // groups}, but w {list(w.shape)} takes {per_group}"
+            f"conv2d: x {list(x.shape)} (NHWC) has {channels} channels, so with groups={groups} the kernel must have "
+            f"{channels // groups} input channels, but w {list(w.shape)} has {per_group}"
         )
 
 
 def _images(w: Any, g: Any, like: Tensor, attrs: Any) -> Tensor:
-    """What output gradients g give to the images."""
+    """The gradient of the images."""
     return make(_backprop_input, (w, g), {**attrs, "size": like.shape[1:3]})
 
 
 def _kernel(x: Any, g: Any, like: Tensor, attrs: Any) -> Tensor:
-    """What output gradients g give to the kernel."""
+    """The gradient of the kernel."""
     return make(_backprop_filter, (x, g), {**attrs, "size": like.shape[:2]})
 
 
@@ -229,7 +229,7 @@ def max_pool(
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The largest element of each window; the first of equal ones gets the gradient. Padding never wins.
+    """The maximum of each window; among equal elements the first gets the gradient. Padding is ignored.
 
     >>> max_pool(np.arange(16.0).reshape(1, 4, 4, 1), 2)[0, :, :, 0]
     array([[ 5.,  7.],
@@ -249,7 +249,7 @@ def avg_pool(
     data_format: str = "NHWC",
     name: str | None = None,
 ) -> Tensor:
-    """The mean of each window, over the cells of x alone: padding does not count.
+    """The mean of each window. Padding is not counted.
 
     >>> avg_pool(np.ones((1, 3, 3, 1)), 2, padding="SAME")[0, :, :, 0]
     array([[1., 1.],
@@ -271,7 +271,7 @@ def _pool(
         pads = _pads(what, padding, x.shape[1:3], window, strides, (1, 1))
         _check_fits(what, x.shape, window, (1, 1), pads)
         if any(max(pad) >= k for pad, k in zip(pads, window, strict=True)):
-            raise ValueError(f"{what}: padding {pads} must be smaller than the window {window}, to hold some of x")
+            raise ValueError(f"{what}: padding {pads} must be smaller than the window {window}")
         return make(definition, (x,), {"window": window, "strides": strides, "padding": pads}, name)
 
     return _channels_last(what, x, data_format, build)

@@ -43,7 +43,7 @@ def diag(v: Any, k: int = 0, name: str | None = None) -> Tensor:
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | None = None) -> Tensor:
-    """A diagonal of the matrices that two axes hold, as the last axis of the result.
+    """A diagonal of the matrices in two axes, as the last axis of the result.
 
     >>> diagonal([[1, 2], [3, 4]])
     array([1, 4])
@@ -76,7 +76,7 @@ def trace(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1, name: str | N
     >>> float(trace([[1.0, 2.0], [3.0, 4.0]]))
     5.0
     """
-    from distgrad.ops.reduce import sum as reduce_sum  # reductions build on this module
+    from distgrad.ops.reduce import sum as reduce_sum  # which imports this module
 
     return reduce_sum(diagonal(a, offset, axis1, axis2), axis=-1, name=name)
 
@@ -86,7 +86,7 @@ _triu = define("Triu", same, kind=Kind.LAYOUT)
 
 
 def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:
-    """The last two axes with zeros above the k-th diagonal.
+    """The lower triangle of the last two axes: zeros above the k-th diagonal.
 
     >>> tril([[1, 2], [3, 4]])
     array([[1, 0],
@@ -96,7 +96,7 @@ def tril(m: Any, k: int = 0, name: str | None = None) -> Tensor:
 
 
 def triu(m: Any, k: int = 0, name: str | None = None) -> Tensor:
-    """The last two axes with zeros below the k-th diagonal.
+    """The upper triangle of the last two axes: zeros below the k-th diagonal.
 
     >>> triu([[1, 2], [3, 4]])
     array([[1, 2],

@@ -1,4 +1,4 @@
-"""Tensors from files, loaded where the op runs: weights that are too large for one process need not pass through it."""
+"""Tensors from files, loaded where the op runs, so large weights need not pass through one process."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def load_tensor(path: str | os.PathLike[str], name: str, shape: Any = None, dtyp
     On a cluster every node that may run the task needs the file under this path: keep it on shared storage.
 
     Args:
-        path: of the file.
-        name: of the tensor in it.
-        shape, dtype: what the file has. Where one is not given, the file is looked at now; where both are, it need not
-            be here. A file that has something else when the op runs is a CheckpointError.
+        path: path of the file.
+        name: name of the tensor in the file.
+        shape, dtype: type of the tensor. If either is not given, the file is inspected now; if both are, it need not
+            exist here. A mismatch when the op runs is a CheckpointError.
 
     >>> import os, tempfile, numpy as np
     >>> from safetensors.numpy import save_file
@@ -43,7 +43,7 @@ def load_tensor(path: str | os.PathLike[str], name: str, shape: Any = None, dtyp
     np.float32(6.0)
     """
     if not isinstance(name, str):
-        raise TypeError(f"load_tensor: name is that of a tensor in the file, a string, got {brief(name)}")
+        raise TypeError(f"load_tensor: name must be a string, the name of a tensor in the file; got {brief(name)}")
     path = os.path.abspath(as_path("load_tensor", path))  # a worker may have another working directory
     if shape is None or dtype is None:
         found = tensor_type(path, name)

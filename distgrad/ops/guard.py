@@ -1,9 +1,9 @@
-"""What a public function says when it is given what it cannot use: its own name, and what it was given.
+"""Errors of public functions for invalid arguments: they name the function and the arguments.
 
-Functions check their arguments where they can say more. What they do not check fails somewhere below, in Python's or
-NumPy's words, which name neither the function nor the argument. One place adds that for all. The functions of
-`distgrad.ops` run no code of the user's, so an error that comes out of one is about its arguments. Functions of one or
-two arrays alone are left as they are: promotion says what it must, and building them is the hot path.
+Functions check their arguments if they can give a specific error. Anything unchecked fails somewhere below, with a
+message of Python or NumPy that names neither the function nor the argument; the wrapper here adds both. The functions
+of `distgrad.ops` run no user code, so any error is about the arguments. Elementwise functions are not wrapped: their
+errors are clear already, and building them is the hot path.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from distgrad.errors import CheckpointError
 from distgrad.graph import Tensor
 from distgrad.types import brief, spec_of
 
-#: What only a mistake in the arguments, met by code that did not expect it, leads to.
+#: Errors of unchecked arguments, replaced by a clear one.
 _UNCLEAR = (AttributeError, AssertionError, RecursionError, StopIteration, ZeroDivisionError, LookupError, NameError)
-#: What is clear as it is: NumPy's errors about axes and matrices, files that are damaged or missing.
+#: Errors that are clear already: NumPy's about axes and matrices, damaged or missing files.
 _CLEAR = (np.exceptions.AxisError, np.linalg.LinAlgError, CheckpointError, OSError, MemoryError)
 
 
 def guard(f: Callable[..., Any], *, lookup: bool = False) -> Callable[..., Any]:
-    """The function, whose errors name it. With `lookup`, an IndexError is its user's to expect, as in NumPy."""
+    """Wrap a function so that its errors name it. With `lookup`, an IndexError passes unchanged, as in NumPy."""
 
     @functools.wraps(f)
     def guarded(*args: Any, **kwargs: Any) -> Any:
@@ -39,8 +39,8 @@ def guard(f: Callable[..., Any], *, lookup: bool = False) -> Callable[..., Any]:
 
 
 def guard_all(names: dict[str, Any], public: Iterable[str], lookup: Iterable[str] = ()) -> None:
-    """Guard the public functions of a module, except those that are guarded already and those of arrays alone."""
-    made: dict[FunctionType, Callable[..., Any]] = {}  # two names of one function stay one function
+    """Wrap the public functions of a module, except those that are already wrapped and elementwise ones."""
+    made: dict[FunctionType, Callable[..., Any]] = {}  # aliases stay the same function
     for name in public:
         f = names[name]
         if isinstance(f, FunctionType) and not hasattr(f, "__wrapped__") and not hasattr(f, "of_arrays"):
@@ -71,6 +71,6 @@ def _brief(x: Any) -> str:
     if isinstance(x, Tensor | np.ndarray):
         try:
             return str(spec_of(x))
-        except Exception:  # a dtype that has no name
+        except Exception:  # a dtype without a name
             return type(x).__name__
     return brief(x, 60)

@@ -1,8 +1,8 @@
-"""Indexing: NumPy's `x[...]`, gathering and scattering.
+"""Indexing: NumPy's `x[...]`, gather and scatter.
 
-`x[...]` is one op, StridedSlice or (where there are index arrays) AdvancedIndex; its gradient is the op that puts
-values at the same places of zeros, and the two are each other's gradients. `gather` along axis 0 has a sparse gradient.
-Their attribute `index` is a key made plain, as `key` describes it.
+`x[...]` is one op: StridedSlice, or AdvancedIndex with index arrays. Its gradient is the op that adds values into zeros
+at the same positions, and the two are each other's gradients. `gather` along axis 0 has a sparse gradient. The
+attribute `index` of these ops is a normalized key; see `key`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _add_slices_infer(*terms: Typed, indexes: tuple[Any, ...], shape: Shape) -> 
     for term, index in zip(terms, indexes, strict=True):
         wanted = shape if index is None else indexed_shape(index, ())
         if term.shape != wanted:
-            raise ValueError(f"add_slices: a term of shape {list(term.shape)} stands where {list(wanted)} fits")
+            raise ValueError(f"add_slices: a term has shape {list(term.shape)}, expected {list(wanted)}")
     return shape, terms[0].dtype
 
 
@@ -52,9 +52,9 @@ _index_grad = define("AdvancedIndexGrad", _scatter_infer, kind=Kind.SCATTER)
 
 
 def getitem(x: Any, key: Any, name: str | None = None) -> Tensor:
-    """x[key], by NumPy's rules: ints, slices, `...`, None, integer arrays and tensors, boolean masks that are arrays.
+    """x[key], by NumPy's rules: ints, slices, `...`, None, integer arrays or tensors, and boolean arrays.
 
-    A mask that is a tensor is refused: the shape of the result would depend on data.
+    Boolean tensors are an error: the shape of the result would depend on data.
 
     >>> getitem(np.arange(6).reshape(2, 3), (slice(None), [0, -1]))
     array([[0, 2],
@@ -65,7 +65,7 @@ def getitem(x: Any, key: Any, name: str | None = None) -> Tensor:
 
 
 def scatter(values: Any, key: Any, shape: Any, name: str | None = None) -> Tensor:
-    """Zeros of this shape with values added at [key]: equal places add up. The reverse of `getitem`.
+    """Zeros of this shape with values added at [key]; duplicate positions add up. The inverse of `getitem`.
 
     >>> scatter([1, 2, 3], ([0, 2, 0],), 4)
     array([4, 0, 2, 0])
@@ -104,9 +104,9 @@ def _put_grad(op: Operation, g: Tensor) -> Any:
 
 
 def add_slices(terms: Sequence[Any], keys: Sequence[Any], shape: Any, name: str | None = None) -> Tensor:
-    """The sum, in their order, of terms that have this shape or are slices of it: `keys` has None or their x[key].
+    """The sum, in order, of terms that have the full shape (key None) or belong at x[key].
 
-    It is what gradients of slices add up to, without an array of the full size for each; lowering makes it of those.
+    Sums gradients of slices without a full-size array for each; lowering creates it from these.
 
     >>> add_slices([[1.0, 2.0], 10.0], [slice(1, 3), 2], 4)
     array([ 0.,  1., 12.,  0.])
@@ -141,7 +141,7 @@ _gather = define("Gather", _gather_infer, kind=Kind.GATHER)
 
 
 def gather(params: Any, indices: Any, axis: int = 0, name: str | None = None) -> Tensor:
-    """The slices of params at these indices along an axis. Along axis 0 its gradient is an `IndexedSlices`.
+    """The slices of params at these indices along an axis. Along axis 0 the gradient is an `IndexedSlices`.
 
     >>> gather(np.array([[1.0, 2.0], [3.0, 4.0]]), [1, 1, 0])
     array([[3., 4.],
@@ -169,7 +169,7 @@ def _gather_grad(op: Operation, g: Tensor) -> Any:
 
 
 def _not_negative(indices: Tensor, n: int) -> Tensor:
-    """Each row by one name, so that sparse gradients can be merged by index; indices known now are so already."""
+    """Make indices non-negative, so that sparse gradients can be merged by index. Static ones already are."""
     if known(indices) is not None or indices.dtype.kind == "u":
         return indices
     wide = indices if n <= np.iinfo(indices.dtype).max else cast(indices, INT)
@@ -177,9 +177,9 @@ def _not_negative(indices: Tensor, n: int) -> Tensor:
 
 
 def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise", name: str | None = None) -> Tensor:
-    """The elements of a at these indices along an axis, or of the vector of all elements. Its gradient is dense.
+    """The elements of a at these indices along an axis; with axis None, of the flattened array. The gradient is dense.
 
-    With mode 'wrap' indices count round and round, with 'clip' those out of range stand for the first or last.
+    Mode 'wrap' takes indices modulo the size; 'clip' limits them to the valid range.
 
     >>> take([10, 20, 30], [[0, -1]])
     array([[10, 30]])
@@ -197,7 +197,7 @@ def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise", nam
 
 
 def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
-    """For each place off the axis, the elements at its own indices; arr and indices broadcast off the axis.
+    """Elements at separate indices for each 1-d slice along the axis; the other axes broadcast.
 
     >>> take_along_axis([[10, 30, 20]], [[1, 2]])
     array([[30, 20]])
@@ -207,20 +207,20 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, name: str | N
     axis = normalize_axis(0 if axis is None else axis, ndim)
     if len(indices.shape) != ndim:
         raise ValueError(
-            f"take_along_axis: indices of shape {list(indices.shape)} must have as many axes as arr, "
+            f"take_along_axis: indices of shape {list(indices.shape)} must have the same number of axes as arr, "
             f"which has shape {list(arr.shape)}"
         )
     return getitem(arr, along(arr.shape, indices, axis), name=name)
 
 
 def along(shape: Shape, indices: Any, axis: int) -> tuple[Any, ...]:
-    """The key of a tensor of this shape that takes the indices along one axis, each off it at its own place."""
+    """The key that `take_along_axis` passes to `getitem`, for a tensor of this shape."""
     places = [np.arange(n).reshape(-1, *[1] * (len(shape) - i - 1)) for i, n in enumerate(shape)]
     return tuple(indices if i == axis else place for i, place in enumerate(places))
 
 
 def gather_nd(params: Any, indices: Any, name: str | None = None) -> Tensor:
-    """The elements or slices of params at the points that the last axis of indices holds.
+    """The elements or slices of params at the coordinates in the last axis of indices.
 
     >>> gather_nd([[1, 2], [3, 4]], [[0, 1], [1, 0]])
     array([2, 3])
@@ -231,7 +231,7 @@ def gather_nd(params: Any, indices: Any, name: str | None = None) -> Tensor:
 def _points(indices: Any, what: str) -> list[Tensor]:
     indices = _integers(indices, what)
     if not indices.shape:
-        raise ValueError(f"{what}: indices must have at least 1 axis, whose entries are the coordinates of a point")
+        raise ValueError(f"{what}: indices must have at least 1 axis; the last one holds coordinates")
     value = known(indices)
     return unstack(indices, axis=-1) if value is None else [*np.moveaxis(value, -1, 0)]
 
@@ -240,7 +240,7 @@ def _points(indices: Any, what: str) -> list[Tensor]:
 
 
 def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) -> Tensor:
-    """Zeros of this shape with updates added at the points that the last axis of indices holds.
+    """Zeros of this shape with updates added at the coordinates in the last axis of indices.
 
     >>> scatter_nd([[0], [2], [0]], [1.0, 2.0, 3.0], 3)
     array([4., 0., 2.])
@@ -249,7 +249,7 @@ def scatter_nd(indices: Any, updates: Any, shape: Any, name: str | None = None) 
 
 
 def unsorted_segment_sum(data: Any, segment_ids: Any, num_segments: int, name: str | None = None) -> Tensor:
-    """The sums of the rows of data that have the same id, added in their order.
+    """Sum the rows of data with equal segment ids, in order.
 
     >>> unsorted_segment_sum([1.0, 2.0, 3.0], [1, 0, 1], 3)
     array([2., 4., 0.])
@@ -268,7 +268,7 @@ _scatter_add = define("ScatterAdd", lambda x, indices, updates: (x.shape, x.dtyp
 
 
 def scatter_add(x: Any, indices: Any, updates: Any, name: str | None = None) -> Tensor:
-    """x with updates added to its rows at these indices, in their order; x itself stays as it is.
+    """A copy of x with updates added to its rows at these indices, in order.
 
     >>> scatter_add(np.zeros(3), [0, 2, 0], [1.0, 2.0, 3.0])
     array([4., 0., 2.])
@@ -288,7 +288,7 @@ def _scatter_add_grad(op: Operation, g: Tensor) -> Any:
 
 
 def one_hot(indices: Any, depth: int, dtype: Any = float, name: str | None = None) -> Tensor:
-    """Along a new last axis of size depth, 1 at the index and 0 elsewhere; an index out of range gives zeros alone.
+    """1 at the index and 0 elsewhere, along a new last axis of size depth; all zeros for an index out of range.
 
     >>> one_hot([1, -1], 3)
     array([[0., 1., 0.],

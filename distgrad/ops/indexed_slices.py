@@ -10,12 +10,12 @@ from distgrad.ops.builder import make
 from distgrad.registry import Kind, define
 from distgrad.types import DType, Shape, Typed, as_shape, brief, checked_shape, size_of
 
-#: Densifying more elements than this warns: it is the usual way to run out of memory with large embeddings.
-LARGE = 100_000_000
+#: Elements; densifying a larger tensor warns, as large embeddings often run out of memory this way.
+LARGE_SIZE = 100_000_000
 
 
 class IndexedSlicesValue(NamedTuple):
-    """What running an IndexedSlices gives: the arrays themselves. NumPy's functions see the dense array.
+    """The value of an IndexedSlices after a run. NumPy's functions see the dense array.
 
     >>> import numpy as np
     >>> np.add(IndexedSlicesValue(np.array([1.0, 2.0]), np.array([2, 2]), (3,)), 10)
@@ -27,9 +27,9 @@ class IndexedSlicesValue(NamedTuple):
     dense_shape: Shape | None
 
     def dense(self) -> Any:
-        """The dense array, in which rows with equal indices are added."""
+        """The dense array; rows with equal indices are added."""
         if self.dense_shape is None:
-            raise ValueError("an IndexedSlicesValue without dense_shape cannot become a dense array")
+            raise ValueError("an IndexedSlicesValue without dense_shape cannot be converted to a dense array")
         return densify(IndexedSlices(*self))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
@@ -38,9 +38,9 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class IndexedSlices:
-    """Rows `values[i]` that belong at `indices[i]` of a tensor of shape `dense_shape`; equal indices add up.
+    """Rows `values[i]` at `indices[i]` of a tensor of shape `dense_shape`; rows with equal indices add up.
 
-    Any op that needs a dense tensor makes one (it must then know `dense_shape`).
+    Ops that need a dense tensor convert it, which requires `dense_shape`.
 
     >>> import distgrad as dg
     >>> with dg.Graph():
@@ -80,8 +80,8 @@ class IndexedSlices:
     def shape(self) -> Shape:
         if self.dense_shape is None:
             raise ValueError(
-                f"{self!r} has no dense_shape, so it cannot become a dense tensor. "
-                f"Pass dense_shape= when you make the IndexedSlices."
+                f"{self!r} has no dense_shape, so it cannot be converted to a dense tensor. "
+                f"Pass dense_shape= to IndexedSlices()."
             )
         return self.dense_shape
 
@@ -124,9 +124,9 @@ SEGMENT_SUM = define("UnsortedSegmentSum", _segment_sum_infer, kind=Kind.SCATTER
 
 
 def densify(slices: IndexedSlices, name: str | None = None) -> Tensor:
-    """The dense tensor: rows with equal indices are added, in their order."""
+    """Convert to a dense tensor; rows with equal indices are added in order."""
     shape = slices.shape
-    if size_of(shape) >= LARGE:
+    if size_of(shape) >= LARGE_SIZE:
         warnings.warn(
             f"converting sparse IndexedSlices to a dense tensor of shape {shape} "
             f"({size_of(shape) * slices.dtype.itemsize:,} bytes): this may consume a large amount of memory. "

@@ -1,7 +1,7 @@
-"""Keys: what stands between the brackets of `x[...]`, read by NumPy's rules while the graph is built.
+"""Parsing of keys, as in `x[key]`, by NumPy's rules while the graph is built.
 
-A key made plain has per entry an int (never negative), None (a new axis), (start, count, step), or ARRAY, which stands
-for the next of its index arrays.
+Each entry of a normalized key is a non-negative int, None (a new axis), (start, count, step), or ARRAY, which refers to
+the next index array.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ ARRAY = "array"
 
 
 class Key(NamedTuple):
-    """A key made plain, and the index arrays that it refers to."""
+    """A normalized key, and its index arrays."""
 
     entries: tuple[Any, ...]
     arrays: tuple[Any, ...]
 
 
 def indexed_shape(index: tuple[Any, ...], arrays: Sequence[Typed]) -> Shape:
-    """The shape of x[key]: the axes of index arrays come where those stand, or first if a slice stands between them.
+    """The shape of x[key]. The axes of index arrays replace the indexed ones, or come first if a slice separates them.
 
-    Beside an index array an int is one too.
+    Next to an index array, an int counts as an index array.
     """
     places = [i for i, entry in enumerate(index) if arrays and (entry == ARRAY or isinstance(entry, int))]
     sizes = {i: 1 if e is None else e[1] for i, e in enumerate(index) if e is None or isinstance(e, tuple)}
@@ -52,7 +52,7 @@ def _common_shape(arrays: Sequence[Typed]) -> Shape:
 
 
 def parse(key: Any, shape: Shape) -> Key:
-    """A key for a tensor of this shape, made plain."""
+    """Normalize a key for a tensor of this shape."""
     items = _without_ellipsis([_item(k) for k in (key if isinstance(key, tuple) else (key,))], shape)
     index: list[Any] = []
     arrays: list[Any] = []
@@ -73,7 +73,7 @@ def parse(key: Any, shape: Shape) -> Key:
 
 
 def _item(k: Any) -> Any:
-    """One entry as None, Ellipsis, a slice, a Python int, a tensor of integers, or an array of integers or booleans."""
+    """Convert an entry to None, Ellipsis, a slice, an int, an integer tensor, or an integer or boolean array."""
     if k is None or k is Ellipsis or isinstance(k, slice):
         return k
     if isinstance(k, int | np.integer) and not isinstance(k, bool):
@@ -82,7 +82,7 @@ def _item(k: Any) -> Any:
     if made.dtype.kind == "b" and isinstance(made, Tensor):
         raise TypeError(
             f"{made!r} is a boolean mask: the shape of the result would depend on data. Use where(mask, x, 0) to keep "
-            f"the shape, or index with a NumPy array of booleans, whose values are known now."
+            f"the shape, or index with a NumPy array of booleans."
         )
     if made.dtype.kind == "b" and not made.shape:
         raise IndexError(f"{brief(k)} is a boolean, not an index; use x[None] for a new axis, or where() to choose")
@@ -95,13 +95,13 @@ def _item(k: Any) -> Any:
 
 def _as_array(k: Any) -> Any:
     if isinstance(k, list | tuple) and not has_tensor(k):
-        array = np.asarray(k)  # not a constant of the graph: its values are looked at now
+        array = np.asarray(k)  # not a constant of the graph: its values are needed now
         return array if array.size else array.astype(INT)
     return np.asarray(k) if isinstance(k, np.generic | bool) else typed(k)
 
 
 def _consumed(item: Any) -> int:
-    """How many axes of x an entry speaks of."""
+    """The number of axes of x that an entry indexes."""
     if item is None or item is Ellipsis:
         return 0
     return len(item.shape) if not isinstance(item, int | slice) and item.dtype.kind == "b" else 1
@@ -137,19 +137,19 @@ def _in_range(i: int, n: int, axis: int) -> int:
 def _nonzero(mask: Any, shape: Shape, axis: int) -> tuple[Any, ...]:
     covered = shape[axis : axis + mask.ndim]
     if mask.shape != covered:
-        raise IndexError(f"a mask of shape {list(mask.shape)} does not fit axes {axis} and on of shape {list(covered)}")
+        raise IndexError(f"a mask of shape {list(mask.shape)} does not match axes of shape {list(covered)}")
     return tuple(mask.nonzero())
 
 
 def known(x: Any) -> Any:
-    """The value of an index that is fixed while the graph is built, else None."""
+    """The value of an index if it is static, else None."""
     if not isinstance(x, Tensor):
         return x
     return x.op.attrs["value"] if x.op.type == "Const" else None
 
 
 def checked(indices: Any, n: int, axis: int) -> Any:
-    """Indices known now: an error now if one is out of range, and none negative. Others are checked when they run."""
+    """Check the range of static indices and make them non-negative. Other indices are checked at run time."""
     value = known(indices)
     if value is None or not value.size:
         return indices

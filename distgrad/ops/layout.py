@@ -1,6 +1,6 @@
-"""The same elements laid out otherwise: reshaped, permuted, broadcast, joined, cut, reversed.
+"""Changes of layout: reshape, transpose, broadcast, join and split.
 
-Knows only how ops are built, so that reductions, indexing and the gradient engine can stand on it.
+Depends only on the builder, so that reductions, indexing and gradients can use it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from distgrad.types import (
     trainable,
 )
 
-# -- cast (defined in builder, which promotion needs) ------------------------------------------------------------
+# -- cast (defined in builder, for promotion) --------------------------------------------------------------------
 
 
 @RegisterGradient("Cast")
@@ -46,13 +46,13 @@ _reshape = define("Reshape", lambda x, *, shape: (shape, x.dtype), kind=Kind.LAY
 
 
 def reshape(a: Any, shape: Any, order: str = "C", name: str | None = None) -> Tensor:
-    """The same elements, in order, in another shape; one size may be -1.
+    """Reshape, keeping the order of the elements; one size may be -1.
 
     >>> reshape(np.arange(6), (2, -1)).shape
     (2, 3)
     """
     if order != "C":
-        raise ValueError(f"reshape: order must be 'C', got {brief(order)}; transpose a to read it in another order")
+        raise ValueError(f"reshape: order must be 'C', got {brief(order)}; transpose a for another order")
     a = typed(a)
     return make(_reshape, (a,), {"shape": _full_shape(as_shape(shape), a)}, name)
 
@@ -72,7 +72,7 @@ def _reshape_grad(op: Operation, g: Tensor) -> Any:
 
 
 def ravel(a: Any, name: str | None = None) -> Tensor:
-    """All elements, in order, as a vector.
+    """Flatten to a vector.
 
     >>> ravel([[1, 2], [3, 4]])
     array([1, 2, 3, 4])
@@ -81,7 +81,7 @@ def ravel(a: Any, name: str | None = None) -> Tensor:
 
 
 def expand_dims(a: Any, axis: int | Sequence[int], name: str | None = None) -> Tensor:
-    """Axes of size 1 put in, at these places of the result.
+    """Insert axes of size 1 at these positions of the result.
 
     >>> expand_dims(np.zeros(3), (0, -1)).shape
     (1, 3, 1)
@@ -97,7 +97,7 @@ def expand_dims(a: Any, axis: int | Sequence[int], name: str | None = None) -> T
 
 
 def squeeze(a: Any, axis: int | Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """Axes of size 1 taken out: these, or all of them.
+    """Remove axes of size 1: the given ones, or all.
 
     >>> squeeze(np.zeros((1, 3, 1)), axis=0).shape
     (3, 1)
@@ -107,12 +107,12 @@ def squeeze(a: Any, axis: int | Sequence[int] | None = None, name: str | None = 
     axes = ones if axis is None else normalize_axes(axis, len(a.shape))
     for i in axes:
         if a.shape[i] != 1:
-            raise ValueError(f"squeeze: axis {i} of shape {list(a.shape)} has size {a.shape[i]}, not 1: it cannot go")
+            raise ValueError(f"squeeze: axis {i} of shape {list(a.shape)} has size {a.shape[i]}, not 1")
     return reshape(a, [n for i, n in enumerate(a.shape) if i not in axes], name=name)
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """0-d arrays as vectors of one element, others as they are; several arguments give a tuple.
+    """View 0-d arrays as vectors; others are unchanged. Several arguments give a tuple.
 
     >>> atleast_1d(3.0)
     array([3.])
@@ -121,7 +121,7 @@ def atleast_1d(*arys: Any) -> Any:
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """Vectors as one row, 0-d arrays as one element of a matrix, others as they are; several arguments give a tuple.
+    """View 0-d arrays and vectors as matrices of one row; others are unchanged. Several arguments give a tuple.
 
     >>> atleast_2d([1, 2]).shape
     (1, 2)
@@ -145,7 +145,7 @@ _transpose = define(
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """The axes in another order, by default reversed: axis i of the result is axis axes[i] of a.
+    """Permute the axes, by default in reverse order: axis i of the result is axis axes[i] of a.
 
     >>> transpose(np.zeros((2, 3, 4)), (1, 2, 0)).shape
     (3, 4, 2)
@@ -165,7 +165,7 @@ def _transpose_grad(op: Operation, g: Tensor) -> Any:
 
 
 def permute_dims(a: Any, axes: Sequence[int] | None = None, name: str | None = None) -> Tensor:
-    """The Array API's name of `transpose`.
+    """Permute the axes: the name of `transpose` in the Array API.
 
     >>> permute_dims(np.zeros((2, 3)), (1, 0)).shape
     (3, 2)
@@ -174,7 +174,7 @@ def permute_dims(a: Any, axes: Sequence[int] | None = None, name: str | None = N
 
 
 def swapaxes(a: Any, axis1: int, axis2: int, name: str | None = None) -> Tensor:
-    """Two axes exchanged.
+    """Exchange two axes.
 
     >>> swapaxes(np.zeros((2, 3, 4)), 0, -1).shape
     (4, 3, 2)
@@ -187,7 +187,7 @@ def swapaxes(a: Any, axis1: int, axis2: int, name: str | None = None) -> Tensor:
 
 
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int], name: str | None = None) -> Tensor:
-    """Axes moved to other places; the others keep their order.
+    """Move axes to new positions; the others keep their order.
 
     >>> moveaxis(np.zeros((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -198,7 +198,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     sources, places = ([normalize_axis(i, ndim) for i in axes] for axes in given)
     if len(sources) != len(places) or len({*sources}) != len(sources) or len({*places}) != len(places):
         raise ValueError(
-            f"moveaxis: source {brief(source)} and destination {brief(destination)} must be as many different axes"
+            f"moveaxis: source {brief(source)} and destination {brief(destination)} must be equally many distinct axes"
         )
     order = [i for i in range(ndim) if i not in sources]
     for place, axis in sorted(zip(places, sources, strict=True)):
@@ -214,7 +214,7 @@ _broadcast_to = define(
 
 
 def broadcast_to(array: Any, shape: Any, name: str | None = None) -> Tensor:
-    """The array repeated along new and unit axes until it has this shape.
+    """Broadcast an array to this shape.
 
     >>> broadcast_to([1, 2], (2, 2))
     array([[1, 2],
@@ -228,7 +228,7 @@ def broadcast_to(array: Any, shape: Any, name: str | None = None) -> Tensor:
 
 @RegisterGradient("BroadcastTo")
 def _broadcast_to_grad(op: Operation, g: Tensor) -> Any:
-    return g  # the engine sums it to the input's shape
+    return g  # `gradients` sums it to the input's shape
 
 
 # -- joining -----------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def _concat_infer(*xs: Typed, axis: int) -> tuple[Shape, DType]:
     around = first[:axis], first[axis + 1 :]
     for x in xs:
         if len(x.shape) != len(first) or (x.shape[:axis], x.shape[axis + 1 :]) != around:
-            raise ValueError(f"concatenate: {spec_of(xs[0])} and {spec_of(x)} differ off axis {axis}")
+            raise ValueError(f"concatenate: {spec_of(xs[0])} and {spec_of(x)} differ in axes other than {axis}")
     return (*around[0], sum(x.shape[axis] for x in xs), *around[1]), xs[0].dtype
 
 
@@ -247,7 +247,7 @@ _concat = define("Concat", _concat_infer, kind=Kind.LAYOUT)
 
 
 def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = None) -> Tensor:
-    """The arrays one after another along an existing axis; with axis None, all their elements as one vector.
+    """Join arrays along an existing axis; with axis None they are flattened first.
 
     >>> concatenate([[1, 2], [3]])
     array([1, 2, 3])
@@ -256,12 +256,12 @@ def concatenate(arrays: Sequence[Any], axis: int | None = 0, name: str | None = 
     if axis is None:
         xs, axis = tuple([ravel(x) for x in xs]), 0
     if not xs[0].shape:
-        raise ValueError("concatenate: 0-d arrays have no axis to be joined along; use stack, or axis=None")
+        raise ValueError("concatenate: 0-d arrays have no axis to join along; use stack, or axis=None")
     return make(_concat, xs, {"axis": normalize_axis(axis, len(xs[0].shape))}, name)
 
 
 def arrays_to_join(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """What a function that joins arrays was given, in one dtype."""
+    """The arguments of a function that joins arrays, checked and cast to a common dtype."""
     if not isinstance(arrays, Sequence | np.ndarray | Tensor) and not hasattr(arrays, "__tensor__"):
         raise TypeError(f"{what}: takes a sequence of arrays, got {brief(arrays)}")
     if isinstance(arrays, str | bytes) or not (isinstance(arrays, Sequence) or arrays.shape):
@@ -290,7 +290,7 @@ _stack = define("Stack", _stack_infer, kind=Kind.LAYOUT)
 
 
 def stack(arrays: Sequence[Any], axis: int = 0, name: str | None = None) -> Tensor:
-    """The arrays side by side along a new axis.
+    """Join arrays along a new axis.
 
     >>> stack([[1, 2], [3, 4]], axis=-1)
     array([[1, 3],
@@ -306,7 +306,7 @@ def _stack_grad(op: Operation, g: Tensor) -> Any:
 
 
 def hstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
-    """The arrays beside each other: along axis 1, vectors along axis 0.
+    """Join arrays horizontally: along axis 1, or axis 0 for vectors.
 
     >>> hstack([[1, 2], 3])
     array([1, 2, 3])
@@ -316,7 +316,7 @@ def hstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
 
 
 def vstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
-    """The arrays below each other, vectors as rows.
+    """Join arrays vertically, along axis 0; vectors become rows.
 
     >>> vstack([[1, 2], [3, 4]]).shape
     (2, 2)
@@ -324,7 +324,7 @@ def vstack(tup: Sequence[Any], name: str | None = None) -> Tensor:
     return concatenate([atleast_2d(x) for x in arrays_to_join("vstack", tup)], name=name)
 
 
-# -- cutting -----------------------------------------------------------------------------------------------------
+# -- splitting ---------------------------------------------------------------------------------------------------
 
 
 def _split_infer(x: Typed, *, sizes: tuple[int, ...], axis: int) -> list[tuple[Shape, DType]]:
@@ -339,7 +339,7 @@ def _cut(x: Any, sizes: tuple[int, ...], axis: int, name: str | None = None) -> 
 
 
 def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0, name: str | None = None) -> list[Tensor]:
-    """An array in equal parts (an int) or cut before these indices: the outputs of one op.
+    """Split into equal parts (an int) or before these indices. The parts are outputs of one op.
 
     >>> split(np.arange(6), [1, 4])
     [array([0]), array([1, 2, 3]), array([4, 5])]
@@ -349,7 +349,7 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0, nam
     parts: Any = indices_or_sections
     if _is_int(parts) and parts > 0 and ary.shape[axis] % parts:
         raise ValueError(
-            f"split: axis {axis} of shape {list(ary.shape)} does not divide into {brief(parts)} equal parts; use "
+            f"split: axis {axis} of shape {list(ary.shape)} cannot be split into {brief(parts)} equal parts; use "
             f"array_split"
         )
     return _cut(ary, _part_sizes("split", parts, ary.shape[axis]), axis, name)
@@ -358,7 +358,7 @@ def split(ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0, nam
 def array_split(
     ary: Any, indices_or_sections: int | Sequence[int], axis: int = 0, name: str | None = None
 ) -> list[Tensor]:
-    """As `split`, but parts need not be equal: the first ones are larger by one.
+    """Like `split`, but the parts may differ: the first ones are larger by one.
 
     >>> array_split(np.arange(5), 2)
     [array([0, 1, 2]), array([3, 4])]

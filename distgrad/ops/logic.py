@@ -1,4 +1,4 @@
-"""Comparison, logic and bits: elementwise functions with booleans or integers for results, and no gradients."""
+"""Comparisons, logical and bitwise functions: elementwise, without gradients."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Infer = Callable[..., tuple[Shape, DType]]
 
 
 def _comparing(op_type: str, ufunc: np.ufunc, doc: str) -> Callable[..., Tensor]:
-    """A comparison; unlike arithmetic it takes Python integers that the other side's dtype cannot hold."""
+    """Define a comparison. Unlike arithmetic it accepts Python ints out of range of the other dtype."""
     build = binary(op_type, ufunc, doc, comparison, name=ufunc.__name__, rounded=True)
 
     def compare(x: Any, y: Any, name: str | None = None) -> Tensor:
@@ -47,7 +47,7 @@ greater_equal = _comparing(
 logical_and = binary(
     "LogicalAnd",
     np.logical_and,
-    "Both x and y.\n\n>>> logical_and(1, 0)\narray(False)",
+    "Logical AND, elementwise.\n\n>>> logical_and(1, 0)\narray(False)",
     comparison,
     name="logical_and",
     rounded=True,
@@ -55,7 +55,7 @@ logical_and = binary(
 logical_or = binary(
     "LogicalOr",
     np.logical_or,
-    "x or y or both.\n\n>>> logical_or(1, 0)\narray(True)",
+    "Logical OR, elementwise.\n\n>>> logical_or(1, 0)\narray(True)",
     comparison,
     name="logical_or",
     rounded=True,
@@ -63,7 +63,7 @@ logical_or = binary(
 logical_xor = binary(
     "LogicalXor",
     np.logical_xor,
-    "Either x or y.\n\n>>> logical_xor(1, 0)\narray(True)",
+    "Logical XOR, elementwise.\n\n>>> logical_xor(1, 0)\narray(True)",
     comparison,
     name="logical_xor",
     rounded=True,
@@ -77,17 +77,17 @@ def _boolean(x: Typed) -> tuple[Shape, DType]:
 logical_not = unary(
     "LogicalNot",
     np.logical_not,
-    "Not x.\n\n>>> logical_not([0])\narray([ True])",
+    "Logical NOT, elementwise.\n\n>>> logical_not([0])\narray([ True])",
     _boolean,
     name="logical_not",
     rounded=True,
 )
-isnan = unary("IsNan", np.isnan, "Where x is not a number.\n\n>>> isnan(np.nan)\narray(True)", _boolean, rounded=True)
-isinf = unary("IsInf", np.isinf, "Where x is infinite.\n\n>>> isinf(-np.inf)\narray(True)", _boolean, rounded=True)
+isnan = unary("IsNan", np.isnan, "True where x is NaN.\n\n>>> isnan(np.nan)\narray(True)", _boolean, rounded=True)
+isinf = unary("IsInf", np.isinf, "True where x is infinite.\n\n>>> isinf(-np.inf)\narray(True)", _boolean, rounded=True)
 isfinite = unary(
     "IsFinite",
     np.isfinite,
-    "Where x is neither infinite nor NaN.\n\n>>> isfinite(np.inf)\narray(False)",
+    "True where x is neither infinite nor NaN.\n\n>>> isfinite(np.inf)\narray(False)",
     _boolean,
     rounded=True,
 )
@@ -105,7 +105,7 @@ def _integral(infer: Infer) -> Infer:
 bitwise_and = binary(
     "BitwiseAnd",
     np.bitwise_and,
-    "x & y, bit by bit.\n\n>>> bitwise_and(6, 3)\narray(2)",
+    "x & y, bitwise.\n\n>>> bitwise_and(6, 3)\narray(2)",
     _integral(elementwise),
     name="bitwise_and",
     rounded=True,
@@ -113,7 +113,7 @@ bitwise_and = binary(
 bitwise_or = binary(
     "BitwiseOr",
     np.bitwise_or,
-    "x | y, bit by bit.\n\n>>> bitwise_or(6, 3)\narray(7)",
+    "x | y, bitwise.\n\n>>> bitwise_or(6, 3)\narray(7)",
     _integral(elementwise),
     name="bitwise_or",
     rounded=True,
@@ -121,7 +121,7 @@ bitwise_or = binary(
 bitwise_xor = binary(
     "BitwiseXor",
     np.bitwise_xor,
-    "x ^ y, bit by bit.\n\n>>> bitwise_xor(6, 3)\narray(5)",
+    "x ^ y, bitwise.\n\n>>> bitwise_xor(6, 3)\narray(5)",
     _integral(elementwise),
     name="bitwise_xor",
     rounded=True,
@@ -129,7 +129,7 @@ bitwise_xor = binary(
 invert = unary(
     "Invert",
     np.invert,
-    "~x, bit by bit; of a boolean its opposite.\n\n>>> invert(6)\narray(-7)",
+    "~x, bitwise; logical NOT for booleans.\n\n>>> invert(6)\narray(-7)",
     _integral(same),
     rounded=True,
 )

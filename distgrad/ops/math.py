@@ -1,7 +1,7 @@
-"""Elementwise math: powers, exponentials, trigonometry, special functions; and, from `arithmetic`, everything simpler.
+"""Elementwise math: powers, exponentials, trigonometry, special functions. Re-exports `arithmetic`.
 
-The rules of functions of one argument are a table of derivatives d(x, y), with y the op's own output; the gradient is g
-times the conjugate of d, which for real dtypes is g * d.
+The gradients of functions of one argument are a table of derivatives d(x, y), with y the output of the op; the gradient
+is g * conj(d), which is g * d for real dtypes.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _pow = binary("Pow", np.power, "x to the power y.", name="power")
 arctan2 = binary(
     "Atan2",
     np.arctan2,
-    "The angle of the point (x2, x1): the ordinate first.\n\n>>> arctan2(1.0, 1.0)\narray(0.78539816)",
+    "The angle of the point (x2, x1) in radians.\n\n>>> arctan2(1.0, 1.0)\narray(0.78539816)",
     real_only(elementwise),
     name="arctan2",
 )
 hypot = binary(
     "Hypot",
     np.hypot,
-    "sqrt(x**2 + y**2) without overflow. Flat at 0.\n\n>>> hypot(3.0, 4.0)\narray(5.)",
+    "sqrt(x**2 + y**2) without overflow. The gradient at 0 is 0.\n\n>>> hypot(3.0, 4.0)\narray(5.)",
     real_only(elementwise),
 )
 logaddexp = binary(
@@ -75,10 +75,10 @@ def power(x: Any, y: Any, name: str | None = None) -> Tensor:
 def _pow_grad(op: Operation, g: Tensor) -> Any:
     x, y = op.inputs
     lower = y - 1
-    if not _never_zero(y):  # 0 ** 0 is flat in x: 0 * 0 ** 1, not 0 * 0 ** -1
+    if not _never_zero(y):  # at 0 ** 0 the derivative in x is 0: 0 * 0 ** 1, not 0 * 0 ** -1
         lower = where(logical_and(equal(x, 0), equal(y, 0)), 1, lower)
     has_log = not_equal(x, 0) if x.dtype.kind == "c" else x > 0
-    safe = where(has_log, x, 1)  # 0 ** y is flat in y, and a negative x has no real derivative there: zero, not NaN
+    safe = where(has_log, x, 1)  # the derivative in y is 0 for x = 0 and not real for x < 0: zero, not NaN
     return g * conj(y * power(x, lower)), g * conj(op.outputs[0] * log(safe))
 
 
@@ -111,11 +111,11 @@ def _logaddexp_grad(op: Operation, g: Tensor) -> Any:
 
 exp = unary("Exp", np.exp, "e to the power x.\n\n>>> exp(1.0)\narray(2.71828183)")
 exp2 = unary("Exp2", np.exp2, "2 to the power x.\n\n>>> exp2(3.0)\narray(8.)")
-expm1 = unary("Expm1", np.expm1, "exp(x) - 1, exact for small x.\n\n>>> expm1(1e-10)\narray(1.e-10)")
+expm1 = unary("Expm1", np.expm1, "exp(x) - 1, accurate for small x.\n\n>>> expm1(1e-10)\narray(1.e-10)")
 log = unary("Log", np.log, "The natural logarithm.\n\n>>> log(10.0)\narray(2.30258509)")
 log2 = unary("Log2", np.log2, "The logarithm to base 2.\n\n>>> log2(8.0)\narray(3.)")
 log10 = unary("Log10", np.log10, "The logarithm to base 10.\n\n>>> log10(100.0)\narray(2.)")
-log1p = unary("Log1p", np.log1p, "log(1 + x), exact for small x.\n\n>>> log1p(1e-10)\narray(1.e-10)")
+log1p = unary("Log1p", np.log1p, "log(1 + x), accurate for small x.\n\n>>> log1p(1e-10)\narray(1.e-10)")
 sqrt = unary("Sqrt", np.sqrt, "The square root.\n\n>>> sqrt(9.0)\narray(3.)", rounded=True)
 rsqrt = unary("Rsqrt", np.sqrt, "1 / sqrt(x).\n\n>>> rsqrt(4.0)\narray(0.5)")
 cbrt = unary("Cbrt", np.cbrt, "The real cube root.\n\n>>> cbrt(-8.0)\narray(-2.)", real_only(same))
@@ -138,9 +138,9 @@ arctanh = unary(
     "Atanh", np.arctanh, "The inverse hyperbolic tangent.\n\n>>> arctanh(0.5)\narray(0.54930614)", name="arctanh"
 )
 sigmoid = unary("Sigmoid", np.exp, "1 / (1 + exp(-x)), without overflow.\n\n>>> sigmoid(1.0)\narray(0.73105858)")
-# NumPy has no such functions; cbrt has the dtype rules that they would have
+# not in NumPy; the dtype rules of cbrt apply
 erf = unary("Erf", np.cbrt, "The error function.\n\n>>> erf(1.0)\narray(0.84270079)", real_only(same))
-erfc = unary("Erfc", np.cbrt, "1 - erf(x), exact for large x.\n\n>>> erfc(1.0)\narray(0.15729921)", real_only(same))
+erfc = unary("Erfc", np.cbrt, "1 - erf(x), accurate for large x.\n\n>>> erfc(1.0)\narray(0.15729921)", real_only(same))
 lgamma = unary("Lgamma", np.cbrt, "The logarithm of |gamma(x)|.\n\n>>> lgamma(4.0)\narray(1.79175947)", real_only(same))
 digamma = unary(
     "Digamma", np.cbrt, "The derivative of lgamma.\n\n>>> digamma(1.0)\narray(-0.57721566)", real_only(same)
@@ -211,7 +211,7 @@ def _polygamma_grad(op: Operation, g: Tensor) -> Any:
 
 
 def deg2rad(x: Any, name: str | None = None) -> Tensor:
-    """Degrees as radians.
+    """Convert degrees to radians.
 
     >>> deg2rad(180.0)
     array(3.14159265)
@@ -220,7 +220,7 @@ def deg2rad(x: Any, name: str | None = None) -> Tensor:
 
 
 def rad2deg(x: Any, name: str | None = None) -> Tensor:
-    """Radians as degrees.
+    """Convert radians to degrees.
 
     >>> rad2deg(np.pi)
     array(180.)
@@ -240,20 +240,20 @@ def angle(z: Any, deg: bool = False, name: str | None = None) -> Tensor:
 
 
 def sinc(x: Any, name: str | None = None) -> Tensor:
-    """sin(pi x) / (pi x), which is 1 at 0.
+    """sin(pi x) / (pi x), and 1 at 0.
 
     >>> sinc(np.array([0.0, 0.5]))
     array([1.        , 0.63661977])
     """
     t = multiply(*promote(np.sin, x), math.pi)
-    small = abs(t) < 0.1  # there the series, exact to the last bit and smooth at 0
-    u = square(where(small, t, 0))  # elsewhere it may overflow, and 0 * inf is NaN in the gradient
+    small = abs(t) < 0.1  # use the series, accurate to the last bit and smooth at 0
+    u = square(where(small, t, 0))  # masked: it could overflow elsewhere, and 0 * inf in the gradient is NaN
     series = 1 + u * (u * (u * (u / 362880 - 1 / 5040) + 1 / 120) - 1 / 6)
     t = where(small, 1, t)
     return where(small, series, sin(t) / t, name=name)
 
 
-# NumPy's other names for the same
+# NumPy's aliases
 acos, acosh, asin, asinh, atan, atan2, atanh, pow, radians, degrees = (
     arccos, arccosh, arcsin, arcsinh, arctan, arctan2, arctanh, power, deg2rad, rad2deg,
 )  # fmt: skip

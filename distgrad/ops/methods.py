@@ -1,7 +1,7 @@
-"""NumPy's operators, attributes and methods on Tensor, Variable and IndexedSlices, hung on the classes when imported.
+"""NumPy's operators, attributes and methods for Tensor, Variable and IndexedSlices, added to the classes on import.
 
-Most are the builders themselves: `Tensor.__mul__` is `multiply`. The rest are methods with an argument list of their
-own, properties, and what a tensor refuses because it has no value while the graph is built, or never changes.
+Most are the builders themselves: `Tensor.__mul__` is `multiply`. The others are methods with different arguments,
+properties, and methods that raise because a tensor has no value while the graph is built, or is immutable.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _iter(self: Any) -> Iterator[Any]:
     return iter(array.unstack(self))
 
 
-# -- methods with an argument list of their own ------------------------------------------------------------------
+# -- methods with different arguments ----------------------------------------------------------------------------
 
 
 def _unpacked(given: tuple[Any, ...]) -> Any:
@@ -97,12 +97,12 @@ METHODS: dict[str, Method] = {
 
 
 def _itemsize(self: Any) -> int:
-    """The bytes of one element."""
+    """Bytes of one element."""
     return int(self.dtype.itemsize)
 
 
 def _nbytes(self: Any) -> int:
-    """The bytes of all elements."""
+    """Bytes of all elements."""
     return numpy_api.size(self) * _itemsize(self)
 
 
@@ -111,9 +111,9 @@ PROPERTIES: dict[str, Method] = {
     "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes,
 }  # fmt: skip
 
-# -- what is refused ---------------------------------------------------------------------------------------------
+# -- methods that raise ------------------------------------------------------------------------------------------
 
-#: What asks for the value, which a variable outside any graph has and a tensor never.
+#: Methods that need a value, which a variable has outside any graph, and a tensor never.
 VALUES = ("item", "tolist", "__float__", "__int__", "__index__", "__complex__")
 #: What writes into an array, and what gives a new tensor instead.
 WRITES = {
@@ -130,8 +130,8 @@ def _no_value(self: Any) -> NoValueError:
     return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
-        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, max(x, 0) is np.maximum(x, 0), and what "
-        f"math, SciPy or a method of an array would do has its function in distgrad"
+        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, max(x, 0) is np.maximum(x, 0), and "
+        f"distgrad has counterparts of most functions of math, SciPy and ndarray"
     )
 
 
@@ -151,7 +151,7 @@ def _value(name: str) -> Method:
 def _write(name: str, remedy: str) -> Method:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         what = "x[...] = y" if name == "__setitem__" else f".{name}()"
-        raise TypeError(f"{what} would write into {self!r}, and tensors do not change: {remedy}")
+        raise TypeError(f"{what} would modify {self!r}, but tensors are immutable: {remedy}")
 
     return method
 
@@ -167,18 +167,18 @@ def _bool(self: Any) -> bool:
 
 
 def _contains(self: Any, item: Any) -> bool:
-    raise TypeError(f"whether {self!r} contains something is not known while the graph is built: (x == item).any() is")
+    raise TypeError(f"`in` cannot be evaluated for {self!r} while the graph is built: use (x == item).any()")
 
 
 def _array(self: Any, *_: Any, **__: Any) -> Any:
     raise _no_value(self)
 
 
-# -- hanging them up ---------------------------------------------------------------------------------------------
+# -- installation ------------------------------------------------------------------------------------------------
 
 
 def _special() -> dict[str, Method]:
-    """Every method of double underscores, by name."""
+    """All special methods, by name."""
     table = {f"__{name}__": f for name, f in (BINARY | COMPARISONS | UNARY).items()}
     table |= {f"__r{name}__": _reflected(f) for name, f in BINARY.items()}
     table |= {"__getitem__": index.getitem, "__len__": _len, "__iter__": _iter, "__contains__": _contains}
@@ -191,7 +191,7 @@ def _refused() -> dict[str, Method]:
 
 
 def _property(f: Method) -> property:
-    """The builder as a property, without its example: doctest would run that in the module of the class."""
+    """The builder as a property, without its example, which doctest would run in the module of the class."""
     return property(f, doc=(f.__doc__ or "").partition("\n")[0])
 
 
@@ -199,7 +199,7 @@ _TABLE: dict[str, Any] = _special() | METHODS | _refused() | {name: _property(f)
 
 
 def install(cls: type) -> None:
-    """Hang all of it on a class whose instances `convert` understands; what the class has itself, it keeps."""
+    """Add all methods to a class that `convert` supports, except those that the class defines."""
     for name, f in _TABLE.items():
         if name not in cls.__dict__:
             setattr(cls, name, f)

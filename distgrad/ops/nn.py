@@ -1,7 +1,7 @@
-"""Neural networks: activations, softmax and its losses, normalisation, embedding, dropout; convolutions come from conv.
+"""Neural networks: activations, softmax and its losses, normalisation, embedding, dropout. Re-exports `conv`.
 
-What is fused into one op is fused for stability (softmax and its losses) or because its backward pass is one sweep over
-memory instead of five. A fused gradient is an op with a gradient of its own, so derivatives of any order are exact.
+Functions are fused into one op for numerical stability (softmax and its losses), or because the backward pass then
+reads memory once instead of five times. A fused gradient is differentiable too, so derivatives of any order are exact.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from distgrad.types import (
 
 
 def _floating(what: str, x: Any) -> Any:
-    """x as real floating numbers: integers become floats as in np.exp, complex numbers are refused."""
+    """x as real floating-point numbers: integers become floats as in np.exp, complex numbers raise TypeError."""
     x = typed(x)
     if x.dtype.kind == "c":
         raise TypeError(f"{what}: takes real numbers, got dtype {x.dtype}; apply it to the real and imaginary parts")
     return x if trainable(x.dtype) else promote(np.exp, x)[0]
 
 
-def _flat(x: Typed) -> Tensor:
-    """The gradient of a slope with respect to where it was taken, for functions made of straight lines.
+def _zero_curvature(x: Typed) -> Tensor:
+    """The second derivative of piecewise linear functions.
 
     Zeros, not None: a gradient penalty on a relu network then has a gradient for every parameter.
     """
@@ -82,11 +82,11 @@ def _relu_grad(op: Operation, g: Tensor) -> Any:
 @RegisterGradient("ReluGrad")
 def _relu_grad_grad(op: Operation, h: Tensor) -> Any:
     y = op.inputs[1]
-    return make(_relu_grad_op, (h, y)), _flat(y)
+    return make(_relu_grad_op, (h, y)), _zero_curvature(y)
 
 
 def leaky_relu(x: Any, alpha: float = 0.2, name: str | None = None) -> Tensor:
-    """x where it is positive, alpha * x elsewhere.
+    """x if positive, alpha * x otherwise.
 
     >>> leaky_relu(np.array([-1.0, 2.0]))
     array([-0.2,  2. ])
@@ -102,11 +102,11 @@ def _leaky_relu_grad(op: Operation, g: Tensor) -> Any:
 @RegisterGradient("LeakyReluGrad")
 def _leaky_relu_grad_grad(op: Operation, h: Tensor) -> Any:
     x = op.inputs[1]
-    return make(_leaky_relu_grad_op, (h, x), op.attrs), _flat(x)
+    return make(_leaky_relu_grad_op, (h, x), op.attrs), _zero_curvature(x)
 
 
 def elu(x: Any, alpha: float = 1.0, name: str | None = None) -> Tensor:
-    """x where it is positive, alpha * (exp(x) - 1) elsewhere.
+    """x if positive, alpha * (exp(x) - 1) otherwise.
 
     >>> elu(np.array([-np.inf, 2.0]))
     array([-1.,  2.])
@@ -144,7 +144,7 @@ def silu(x: Any, name: str | None = None) -> Tensor:
 
 
 def gelu(x: Any, approximate: bool = False, name: str | None = None) -> Tensor:
-    """x times the normal distribution function of x; `approximate` takes the tanh formula instead of erf.
+    """x times the standard normal CDF of x; `approximate` uses the tanh formula instead of erf.
 
     >>> gelu(np.array([0.0, 1.0])).round(4)
     array([0.    , 0.8413])
@@ -160,17 +160,17 @@ def _gelu_grad(op: Operation, g: Tensor) -> Any:
 @RegisterGradient("GeluGrad")
 def _gelu_grad_grad(op: Operation, h: Tensor) -> Any:
     g, x = op.inputs
-    bend = _gelu_bend_tanh(x) if op.attrs["approximate"] else _gelu_bend(x)
-    return make(_gelu_grad_op, (h, x), op.attrs), h * g * bend
+    second = _gelu_second_tanh(x) if op.attrs["approximate"] else _gelu_second(x)
+    return make(_gelu_grad_op, (h, x), op.attrs), h * g * second
 
 
-def _gelu_bend(x: Tensor) -> Tensor:
+def _gelu_second(x: Tensor) -> Tensor:
     """The second derivative of x P(x), where P' = p is the normal density and p' = -x p."""
     square = x * x
     return exp(-0.5 * square) * (math.sqrt(0.5 / math.pi) * (2 - square))
 
 
-def _gelu_bend_tanh(x: Tensor) -> Tensor:
+def _gelu_second_tanh(x: Tensor) -> Tensor:
     """The second derivative of x s(q), s the sigmoid and q = 2 sqrt(2/pi) (x + 0.044715 x**3): s' = s(q) s(-q)."""
     scale = math.sqrt(8 / math.pi)
     square = x * x
@@ -187,7 +187,7 @@ _log_softmax = define("LogSoftmax", same, kind=Kind.ROWWISE)
 
 
 def softmax(x: Any, axis: int = -1, name: str | None = None) -> Tensor:
-    """exp(x) divided by its sum along an axis, without overflow.
+    """exp(x) / sum(exp(x)) along an axis, without overflow.
 
     >>> softmax(np.array([1000.0, 1000.0]))
     array([0.5, 0.5])
@@ -210,7 +210,7 @@ def _softmax_grad_grad(op: Operation, h: Tensor) -> Any:
 
 
 def log_softmax(x: Any, axis: int = -1, name: str | None = None) -> Tensor:
-    """The logarithm of softmax, exact where softmax itself would round to 0.
+    """The logarithm of softmax, accurate even if softmax would round to 0.
 
     >>> log_softmax(np.array([0.0, -1000.0]))
     array([    0., -1000.])
@@ -235,9 +235,9 @@ _cross_entropy = define("SoftmaxCrossEntropyWithLogits", _cross_entropy_infer, k
 
 
 def softmax_cross_entropy(logits: Any, labels: Any, axis: int = -1, name: str | None = None) -> Tensor:
-    """-sum(labels * log_softmax(logits)) along the class axis; labels are probabilities, and get a gradient too.
+    """-sum(labels * log_softmax(logits)) along the class axis; labels are probabilities, and differentiable too.
 
-    A class of probability 0 costs nothing, even where its logit is -inf. Labels need not sum to 1.
+    Classes of probability 0 contribute nothing, even if the logit is -inf. Labels need not sum to 1.
 
     >>> softmax_cross_entropy(np.array([[0.0, -np.inf]]), np.array([[1.0, 0.0]]))
     array([0.])
@@ -256,8 +256,8 @@ def _broadcast_pair(logits: Any, labels: Any) -> tuple[Any, Any]:
         shape = broadcast_shapes(logits.shape, labels.shape)
     except ValueError:
         raise ValueError(
-            f"softmax_cross_entropy: logits {list(logits.shape)} and labels {list(labels.shape)} must have one shape, "
-            f"or shapes that broadcast; for integer class labels use sparse_softmax_cross_entropy"
+            f"softmax_cross_entropy: logits {list(logits.shape)} and labels {list(labels.shape)} must have the same "
+            f"shape, or shapes that broadcast; for integer class labels use sparse_softmax_cross_entropy"
         ) from None
     return broadcast_to(logits, shape), broadcast_to(labels, shape)
 
@@ -282,7 +282,7 @@ _sparse_cross_entropy_grad_op = define(
 
 
 def sparse_softmax_cross_entropy(logits: Any, labels: Any, name: str | None = None) -> Tensor:
-    """-log_softmax(logits) at the integer class labels; classes are the last axis, which the result is without.
+    """-log_softmax(logits) at integer class labels. The classes are the last axis of logits.
 
     >>> sparse_softmax_cross_entropy(np.zeros((2, 4)), np.array([3, 0])) / np.log(4)
     array([1., 1.])
@@ -290,7 +290,7 @@ def sparse_softmax_cross_entropy(logits: Any, labels: Any, name: str | None = No
     logits, labels = _floating("sparse_softmax_cross_entropy", logits), typed(labels)
     if labels.dtype.kind not in "iu":
         raise TypeError(
-            f"sparse_softmax_cross_entropy: labels are integer classes, got dtype {labels.dtype}; "
+            f"sparse_softmax_cross_entropy: labels must be integer classes, got dtype {labels.dtype}; "
             f"for probabilities use softmax_cross_entropy"
         )
     if not logits.shape or logits.shape[:-1] != labels.shape:
@@ -331,9 +331,9 @@ _layer_norm_scale = define("LayerNormScale", _scale_infer, kind=Kind.ROWWISE)
 def layer_norm(
     x: Any, gamma: Any = None, beta: Any = None, axis: Any = -1, eps: float = 1e-5, name: str | None = None
 ) -> Tensor:
-    """x with mean 0 and variance 1 along `axis` (one or several), then times gamma, plus beta.
+    """Normalize x to mean 0 and variance 1 along `axis` (one or several), then multiply by gamma and add beta.
 
-    gamma and beta have the sizes of x along `axis`. `eps` is added to the variance.
+    gamma and beta have the shape of x along `axis`. `eps` is added to the variance.
 
     >>> layer_norm(np.array([[1.0, 3.0], [5.0, 9.0]]), eps=0.0)
     array([[-1.,  1.],
@@ -371,7 +371,7 @@ def _layer_norm_grad(op: Operation, g: Tensor) -> Any:
 def _layer_norm_grad_grad(op: Operation, h: Tensor) -> Any:
     """With y the normalised x and r = 1 / sqrt(var + eps), the op is r * (g - mean(g) - y * mean(g * y)).
 
-    It is linear in g, and symmetric, because the Jacobian of normalising is.
+    It is linear in g, and symmetric like the Jacobian of the normalization.
     """
     g, x = op.inputs
     axes = op.attrs["axis"]
@@ -384,7 +384,7 @@ def _layer_norm_grad_grad(op: Operation, h: Tensor) -> Any:
 
 @RegisterGradient("LayerNormScale")
 def _layer_norm_scale_grad(op: Operation, g: Tensor) -> Any:
-    """r = (mean(c * c) + eps) ** -0.5 with c the centred x: its slope is -r**3 * c / n, and r * c is x normalised."""
+    """r = (mean(c * c) + eps) ** -0.5 with c the centred x: its derivative is -r**3 * c / n, and r * c = y."""
     (x,), (r,), axes = op.inputs, op.outputs, op.attrs["axis"]
     y = make(_layer_norm, (x,), op.attrs)
     return g * r * r * y / -max(size_of(x.shape[i] for i in axes), 1)
@@ -398,7 +398,7 @@ def _mean(x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def embedding(table: Any, ids: Any, name: str | None = None) -> Tensor:
-    """The rows of a table at integer ids; the table's gradient is an IndexedSlices of only these rows.
+    """The rows of a table at integer ids; the gradient of the table is an IndexedSlices of these rows.
 
     >>> embedding(np.array([[1.0, 2.0], [3.0, 4.0]]), [1, 1])
     array([[3., 4.],
@@ -408,16 +408,16 @@ def embedding(table: Any, ids: Any, name: str | None = None) -> Tensor:
 
 
 def dropout(x: Any, rate: float, key: Any, training: bool = True, name: str | None = None) -> Tensor:
-    """x with a random share `rate` of its elements set to 0 and the others divided by 1 - rate, so that the mean stays.
+    """Set a random fraction `rate` of the elements to 0 and divide the others by 1 - rate, to preserve the mean.
 
-    The mask depends on the key alone (see `distgrad.random`): a new step takes a new key. Without `training`, x itself.
+    The mask depends on the key alone (see `distgrad.random`): use a new key in each step. Returns x if not `training`.
 
     >>> dropout(np.ones(4), 0.5, key=0, training=False)
     array([1., 1., 1., 1.])
     """
     if not isinstance(rate, int | float | np.number) or not 0 <= rate < 1:
         raise ValueError(
-            f"dropout: rate is the share of elements to drop, a number with 0 <= rate < 1, got {brief(rate)}"
+            f"dropout: rate must be the fraction of elements to drop, 0 <= rate < 1, got {brief(rate)}"
         )
     x = _floating("dropout", x)
     if not training or rate == 0:

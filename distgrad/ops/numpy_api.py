@@ -1,8 +1,8 @@
-"""NumPy's own functions on tensors: `np.tanh(t)`, `np.einsum("ij,jk", t, w)` and `array * t` record distgrad's ops.
+"""NumPy's functions on tensors: `np.tanh(t)`, `np.einsum("ij,jk", t, w)` and `array * t` record distgrad's ops.
 
-Both of NumPy's protocols, `__array_ufunc__` and `__array_function__`, look into one table, FUNCTIONS. The names of the
-op families are NumPy's, so most of the table is read off them; EXTRA holds what is called otherwise, or known while the
-graph is built. Whatever is not in the table is a TypeError, never an array of objects.
+NumPy's two protocols, `__array_ufunc__` and `__array_function__`, use one table, FUNCTIONS. Op families have NumPy's
+names, so most of the table comes from them; EXTRA adds functions with other names or static results. A function that is
+not in the table is a TypeError, never an array of objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distgrad.types import Shape, normalize_axis, size_of
 
 Function = Callable[..., Any]
 
-# -- known while the graph is built ------------------------------------------------------------------------------
+# -- static results ----------------------------------------------------------------------------------------------
 
 
 def is_tensor(x: Any) -> bool:
@@ -31,7 +31,7 @@ def is_tensor(x: Any) -> bool:
 
 
 def shape(a: Any) -> Shape:
-    """The static shape, a tuple as NumPy gives it; `distgrad.shape` is a tensor."""
+    """The static shape, a tuple as in NumPy; `distgrad.shape` is a tensor."""
     return tuple(typed(a).shape)
 
 
@@ -41,13 +41,13 @@ def ndim(a: Any) -> int:
 
 
 def size(a: Any, axis: int | None = None) -> int:
-    """The number of elements, of all or along one axis."""
+    """The number of elements, in total or along one axis."""
     dims = shape(a)
     return size_of(dims) if axis is None else dims[normalize_axis(axis, len(dims))]
 
 
 def result_type(*arrays_and_dtypes: Any) -> Any:
-    """The dtype of NumPy's promotion; a tensor counts with its own."""
+    """The result of NumPy's promotion rules; tensors count with their dtype."""
     return np.result_type(*[x.dtype if is_tensor(x) else x for x in arrays_and_dtypes])
 
 
@@ -61,7 +61,7 @@ def isrealobj(x: Any) -> bool:
     return not iscomplexobj(x)
 
 
-# -- what only NumPy has -----------------------------------------------------------------------------------------
+# -- functions only in NumPy --------------------------------------------------------------------------------------
 
 
 def divmod(x: Any, y: Any) -> tuple[Any, Any]:
@@ -70,7 +70,7 @@ def divmod(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def matrix_transpose(x: Any) -> Any:
-    """x with its last two axes exchanged."""
+    """Exchange the last two axes."""
     x = typed(x)
     if len(x.shape) < 2:
         raise ValueError(f"a matrix transpose needs at least two axes, got the shape {list(x.shape)}")
@@ -82,15 +82,15 @@ def _matrix_diagonal(x: Any, offset: int = 0) -> Any:
 
 
 def _multiply_outer(x: Any, y: Any) -> Any:
-    """All products of an element of x and one of y: the axes of x, then those of y."""
+    """The outer product: the axes of x, then those of y."""
     x, y = typed(x), typed(y)
     return math.multiply(array.reshape(x, (*x.shape, *[1] * len(y.shape))), y)
 
 
 def _along_first(f: Function) -> Function:
-    """A reduction or running sum whose default axis is 0, as that of a ufunc's method is."""
+    """A reduction or cumulative op with default axis 0, as for methods of ufuncs."""
 
-    @wraps(f)  # which also shows its keywords
+    @wraps(f)  # also keeps the keywords in the signature
     def along(a: Any, axis: Any = 0, **kwargs: Any) -> Any:
         return f(a, axis=axis, **kwargs)
 
@@ -114,13 +114,13 @@ EXTRA: dict[str, Function] = {
 
 
 def _families() -> dict[str, Function]:
-    """The public functions of the op families, by the name that NumPy would have for them."""
+    """The public functions of the op families, by NumPy's names."""
     modules = {"": (array, control, index, math, matmul, reduce), "linalg.": (linalg,)}
     return {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
 
 
 def numpy_function(path: str) -> Any:
-    """NumPy's function of a dotted name, such as 'linalg.inv' or 'add.reduce'; None where this NumPy has none.
+    """NumPy's function of a dotted name, such as 'linalg.inv' or 'add.reduce'; None if it does not exist.
 
     >>> numpy_function("add.reduce") == np.add.reduce
     True
@@ -132,11 +132,11 @@ def numpy_function(path: str) -> Any:
 
 
 def _dispatched(f: Any) -> bool:
-    """Whether NumPy asks its arguments how to compute it."""
+    """Whether NumPy dispatches this function on its arguments."""
     return isinstance(f, np.ufunc | type(np.sum)) or isinstance(getattr(f, "__self__", None), np.ufunc)
 
 
-#: Every NumPy function that records ops, by its dotted name; two names of one NumPy function are both here.
+#: Every NumPy function that records ops, by its dotted name; includes aliases.
 NAMES: dict[str, Function] = {
     path: f for path, f in {**_families(), **EXTRA}.items() if _dispatched(numpy_function(path))
 }
@@ -145,15 +145,15 @@ FUNCTIONS: dict[Any, Function] = {numpy_function(path): f for path, f in NAMES.i
 
 # -- the protocols -----------------------------------------------------------------------------------------------
 
-_NONE = inspect.Parameter.empty  # no default: None may mean something, such as all axes
-#: What NumPy assumes of a ufunc's keywords: giving exactly this changes nothing.
+_NONE = inspect.Parameter.empty  # no default; None may have a meaning, such as all axes
+#: NumPy's defaults for keywords of ufuncs; passing these is allowed.
 _UFUNC_DEFAULTS = {
     "out": None, "where": True, "casting": "same_kind", "order": "K", "dtype": None, "subok": True, "keepdims": False,
 }  # fmt: skip
 
 
 def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """`__array_ufunc__`: a ufunc, or one of its methods, that has a tensor among its arguments."""
+    """`__array_ufunc__`: a ufunc, or one of its methods, with a tensor among the arguments."""
     f = ufunc if method == "__call__" else getattr(ufunc, method)
     ours = FUNCTIONS.get(f)
     if ours is None:
@@ -164,7 +164,7 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
 
 
 def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`__array_function__`: any other NumPy function. Its arguments are taken apart as NumPy names and orders them."""
+    """`__array_function__`: any other NumPy function. Arguments are bound to NumPy's signature."""
     ours = FUNCTIONS.get(f)
     if ours is None:
         raise TypeError(_unsupported(f))
@@ -186,7 +186,7 @@ def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs:
 
 @cache
 def _signature(f: Any) -> inspect.Signature:
-    """NumPy's signature; older NumPys have none of their functions in C, whose arguments are then ours."""
+    """NumPy's signature; ours for C functions of older NumPy versions, which have none."""
     try:
         return inspect.signature(f)
     except ValueError:
@@ -201,7 +201,7 @@ def _keywords(f: Any) -> frozenset[str]:
 
 _PLAIN = (bool, int, float, str)
 _REMEDIES = {
-    "out": "tensors are not written into, nor into arrays: use the result, as in `a = a + t` instead of `a += t`",
+    "out": "tensors are immutable and have no value yet: use the result, as in `a = a + t` instead of `a += t`",
     "where": "choose with distgrad.where(condition, x, y)",
     "dtype": "convert with .astype(dtype), before or after",
     "casting": "convert with .astype(dtype), which is explicit",
@@ -211,7 +211,7 @@ _REMEDIES = {
 
 
 def _given(f: Any, name: str, value: Any, default: Any) -> bool:
-    """Whether an optional argument asks for something; TypeError when distgrad cannot do it."""
+    """Whether an optional argument differs from its default; TypeError if distgrad does not support it."""
     if value is default or (type(value) in _PLAIN and type(default) in _PLAIN and value == default):
         return False
     if name in _keywords(f):
@@ -220,14 +220,14 @@ def _given(f: Any, name: str, value: Any, default: Any) -> bool:
     raise TypeError(f"{_name(f)}: the argument {name}= is not supported on tensors: {remedy}.")
 
 
-# -- what is not in the table ------------------------------------------------------------------------------------
+# -- unsupported functions ---------------------------------------------------------------------------------------
 
 _DATA_DEPENDENT = {
     "argwhere", "compress", "extract", "flatnonzero", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "trim_zeros",
     "union1d", "unique", "unique_all", "unique_counts", "unique_inverse", "unique_values",
 }  # fmt: skip
 _IN_PLACE = {"at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
-#: What serves instead of a function that is not supported: nearer in meaning than a name that only looks alike.
+#: Alternatives to unsupported functions, better than a similar name.
 _INSTEAD = {
     "add.outer": "expand_dims", "append": "concatenate", "apply_along_axis": "moveaxis", "argpartition": "argsort",
     "block": "concatenate", "choose": "where", "convolve": "einsum", "corrcoef": "matmul", "correlate": "einsum",
@@ -249,15 +249,15 @@ def _name(f: Any) -> str:
 
 
 def _unsupported(f: Any) -> str:
-    """Why a function is refused, and what to use instead."""
+    """Why a function is not supported, and what to use instead."""
     reason = ""
     if f.__name__ in _DATA_DEPENDENT:
         reason = ": the shape of its result depends on data, and shapes are static"
     elif f.__name__ in _IN_PLACE:
-        reason = ": it writes into its argument, and tensors do not change (scatter_add and where give new ones)"
+        reason = ": it modifies its argument, but tensors are immutable (scatter_add and where return new ones)"
     name = _name(f)
     path = name.removeprefix("numpy.")
-    if path == name and f.__name__ in math.__all__:  # scipy.special.erf, say
+    if path == name and f.__name__ in math.__all__:  # such as scipy.special.erf
         return f"{name} is not supported on tensors. Use distgrad.{f.__name__}."
     instead = [_INSTEAD[path]] if path in _INSTEAD else difflib.get_close_matches(path, [*NAMES], 1, 0.75)
     hint = f"The nearest supported function is numpy.{instead[0]}; " if instead else ""

@@ -1,7 +1,7 @@
 """Random numbers as pure functions of a key: the same key gives the same bits, wherever and whenever the op runs.
 
-There is no global state. A key is two uint64 numbers; `split` and `fold_in` make new keys of it. Keys are ordinary
-tensors, so a `distgrad.function` that takes one draws new numbers for every key without being traced again.
+There is no global state. A key is two uint64 numbers; `split` and `fold_in` derive new keys. Keys are ordinary tensors,
+so a `distgrad.function` that takes one draws new numbers for every key without being traced again.
 
 >>> import distgrad as dg
 >>> first, second = dg.random.split(dg.random.key(0))
@@ -48,7 +48,7 @@ def key(seed: Any, name: str | None = None) -> Tensor:
 
 
 def split(key: Any, num: int = 2, name: str | None = None) -> Tensor:
-    """`num` new keys, [num, 2], independent of each other and of what the old one draws.
+    """`num` new keys, of shape [num, 2], independent of each other and of numbers drawn with the old key.
 
     >>> split(key(0), 3).shape
     (3, 2)
@@ -59,7 +59,7 @@ def split(key: Any, num: int = 2, name: str | None = None) -> Tensor:
 
 
 def fold_in(key: Any, data: Any, name: str | None = None) -> Tensor:
-    """A new key made of a key and an integer, such as the number of a training step.
+    """A new key from a key and an integer, such as the number of a training step.
 
     >>> bool((fold_in(key(0), 1) == fold_in(key(0), 2)).all())
     False
@@ -121,10 +121,10 @@ for _type in (
 def uniform(
     key: Any, shape: Any = None, dtype: Any = FLOAT, minval: Any = 0.0, maxval: Any = 1.0, name: str | None = None
 ) -> Tensor:
-    """Numbers from [minval, maxval), with gradients to tensor-valued bounds.
+    """Uniform numbers from [minval, maxval), differentiable in the bounds.
 
-    Where the dtype has few numbers between the bounds, as float16 has between 1000 and 1001, rounding may give maxval.
-    Without a shape, that of the bounds broadcast together: () for numbers.
+    Rounding may give maxval if the dtype has few numbers between the bounds, like float16 between 1000 and 1001.
+    The default shape is that of the broadcast bounds.
 
     >>> uniform(key(0), (2, 3), "float32").dtype
     dtype('float32')
@@ -140,9 +140,9 @@ def uniform(
 def normal(
     key: Any, shape: Any = None, dtype: Any = FLOAT, mean: Any = 0.0, stddev: Any = 1.0, name: str | None = None
 ) -> Tensor:
-    """Numbers of a normal distribution, with gradients to tensor-valued mean and stddev.
+    """Normally distributed numbers, differentiable in mean and stddev.
 
-    Without a shape, that of mean and stddev broadcast together: () for numbers.
+    The default shape is that of mean and stddev, broadcast together.
 
     >>> normal(key(0), mean=np.zeros(3)).shape
     (3,)
@@ -153,7 +153,7 @@ def normal(
 def truncated_normal(
     key: Any, shape: Any = None, dtype: Any = FLOAT, mean: Any = 0.0, stddev: Any = 1.0, name: str | None = None
 ) -> Tensor:
-    """Numbers of a normal distribution that lie within two standard deviations of its mean.
+    """Normally distributed numbers within two standard deviations of the mean.
 
     >>> bool((abs(truncated_normal(key(0), 1000)) <= 2).all())
     True
@@ -174,7 +174,7 @@ def _normal_like(
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, name: str | None = None) -> Tensor:
-    """Booleans that are True with probability p; without a shape, of the shape of p.
+    """Booleans that are True with probability p; the default shape is that of p.
 
     >>> bernoulli(key(0), [0.0, 1.0])
     array([False,  True])
@@ -187,7 +187,7 @@ def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, name: str | None = None
 
 
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = INT, name: str | None = None) -> Tensor:
-    """Integers from [minval, maxval), each equally likely; the bounds may be tensors.
+    """Uniform integers from [minval, maxval); the bounds may be tensors.
 
     >>> randint(key(0), 3, 5, 6)
     array([5, 5, 5])
@@ -204,7 +204,7 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = INT, na
 
 def _check_bounds(low: int, high: int, dtype: DType) -> None:
     info = np.iinfo(dtype)
-    if not info.min <= low < high <= min(int(info.max) + 1, _WORD):  # beyond which NumPy has no integer
+    if not info.min <= low < high <= min(int(info.max) + 1, _WORD):  # the largest integer of NumPy
         raise ValueError(
             f"random.randint: minval must be below maxval, both within {dtype} ({info.min} to {info.max}); "
             f"got minval={low}, maxval={high}"
@@ -219,9 +219,9 @@ def _bound(argument: str, x: Any) -> Any:
 
 
 def categorical(key: Any, logits: Any, axis: int = -1, shape: Any = None, name: str | None = None) -> Tensor:
-    """Class numbers drawn with probabilities softmax(logits) along an axis.
+    """Draw class indices with probabilities softmax(logits) along an axis.
 
-    Without a shape, one draw per row of logits; a shape must end in that of the rows.
+    By default one draw per row of logits; a shape must end in the shape of the rows.
 
     >>> categorical(key(0), np.array([-np.inf, 0.0]), shape=(3,))
     array([1, 1, 1])
@@ -243,7 +243,7 @@ def categorical(key: Any, logits: Any, axis: int = -1, shape: Any = None, name: 
 
 
 def permutation(key: Any, x: Any, axis: int = 0, name: str | None = None) -> Tensor:
-    """x with its slices along an axis in random order; of an int n, the numbers below n in random order.
+    """Shuffle the slices of x along an axis; for an int n, shuffle range(n).
 
     >>> sorted(permutation(key(0), 4).tolist())
     [0, 1, 2, 3]
@@ -262,7 +262,7 @@ def permutation(key: Any, x: Any, axis: int = 0, name: str | None = None) -> Ten
 
 
 def _parameters(what: str, dtype: Any, *values: Any) -> tuple[Any, ...]:
-    """The dtype of the draw, and its parameters in that dtype; Python numbers stay what they are."""
+    """The dtype of the draw, and its parameters in that dtype; Python numbers are unchanged."""
     dtype = np.dtype(dtype)
     if dtype not in _FLOATS:
         hint = "; for integers use random.randint" if dtype.kind in "iu" else ""

@@ -1,6 +1,6 @@
-"""Reductions along axes, with NumPy's signatures; and, from `scan` and `sort`, running sums and sorting.
+"""Reductions along axes, with NumPy's signatures. Re-exports `scan` and `sort`.
 
-The ops hold the reduced axes as a sorted tuple of non-negative ints.
+The attribute `axis` of the ops is a sorted tuple of non-negative ints.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def _reduce_infer(x: Typed, *, axis: tuple[int, ...], keepdims: bool) -> tuple[S
 
 
 def _nonempty(what: str, infer: Callable[..., tuple[Shape, DType]]) -> Callable[..., tuple[Shape, DType]]:
-    """The shape rule of a reduction that has no value for an empty axis."""
+    """Wrap the shape rule of a reduction that is undefined for an empty axis."""
 
     def check(x: Typed, *, axis: Any, keepdims: bool) -> tuple[Shape, DType]:
         axes = normalize_axes(axis, len(x.shape))
         if not _count(x, axes):
             raise ValueError(
-                f"{what}: a tensor of shape {list(x.shape)} has no elements along axis {axes}, and {what} of nothing "
-                f"has no value: zero-size array to a reduction which has no identity"
+                f"{what}: a tensor of shape {list(x.shape)} has no elements along axis {axes}: "
+                f"zero-size array to a reduction which has no identity"
             )
         return infer(x, axis=axis, keepdims=keepdims)
 
@@ -65,7 +65,7 @@ def _count(x: Typed, axes: tuple[int, ...]) -> int:
 
 
 def _floating(a: Any, dtype: Any = None) -> Any:
-    """An operand of mean or variance: in the given dtype, or integers and booleans as float64."""
+    """Cast an operand of mean or variance: to the given dtype, or from integers and booleans to float64."""
     a = typed(a)
     if dtype is not None:
         return as_dtype(a, np.dtype(dtype))
@@ -73,12 +73,12 @@ def _floating(a: Any, dtype: Any = None) -> Any:
 
 
 def _kept(op: Operation, reduced: Tensor) -> Tensor:
-    """The output of a reduction, or its gradient, with the reduced axes as axes of length one."""
+    """The output of a reduction, or its gradient, with the reduced axes as axes of size 1."""
     return reshape(reduced, reduced_shape(op.inputs[0].shape, op.attrs["axis"], True))
 
 
 def _spread(op: Operation, g: Tensor) -> Tensor:
-    """A reduced gradient laid out along the axes that were reduced."""
+    """A reduced gradient, broadcast along the reduced axes."""
     return broadcast_to(_kept(op, g), op.inputs[0].shape)
 
 
@@ -103,7 +103,7 @@ def _sum_grad(op: Operation, g: Tensor) -> Any:
 
 
 def mean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The mean along axes; of integers in float64.
+    """The mean along axes; integers are averaged in float64.
 
     >>> mean(np.array([1, 2, 4]))
     array(2.33333333)
@@ -119,7 +119,7 @@ def _mean_grad(op: Operation, g: Tensor) -> Any:
 def var(
     a: Any, axis: Any = None, dtype: Any = None, ddof: float = 0, keepdims: bool = False, name: str | None = None
 ) -> Tensor:
-    """The variance along axes: the mean of |a - mean|**2, with `ddof` taken off the count.
+    """The variance along axes: the mean of |a - mean|**2, with `ddof` subtracted from the count.
 
     >>> var(np.array([1.0, 2.0, 3.0]), ddof=1)
     array(1.)
@@ -136,7 +136,7 @@ def std(
 ) -> Tensor:
     """The standard deviation along axes, the square root of `var`.
 
-    Its gradient where all elements are equal is zero, not NaN: the smallest of its subgradients, as that of a norm.
+    If all elements are equal, the gradient is zero, not NaN: the smallest subgradient, as for a norm.
 
     >>> std(np.array([1.0, 3.0]))
     array(1.)
@@ -145,15 +145,15 @@ def std(
 
 
 def where_nonzero(f: Callable[[Any], Tensor], x: Any, name: str | None = None) -> Tensor:
-    """f(x), and zero with derivative zero where x is zero, though f's own derivative is infinite there."""
+    """f(x), but zero with derivative zero where x is zero and the derivative of f is infinite."""
     zero = equal(x, 0)
     return where(zero, 0, f(where(zero, 1, x)), name=name)
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The mean along axes, each element counting as often as its weight says.
+    """The weighted mean along axes.
 
-    Weights have the shape of a, or one weight for each place along `axis`.
+    Weights have the shape of a, or the shape of a along `axis`.
 
     >>> average(np.array([1.0, 4.0]), weights=np.array([2.0, 1.0]))
     array(2.)
@@ -172,7 +172,7 @@ def _spread_weights(a: Typed, weights: Any, axis: Any) -> Tensor:
     axes = [normalize_axis(i, len(a.shape)) for i in given]
     if axis is None or weights.shape != tuple(a.shape[i] for i in axes):
         raise ValueError(
-            f"average: weights of shape {list(weights.shape)} fit neither a, of shape {list(a.shape)}, nor its sizes "
+            f"average: weights of shape {list(weights.shape)} match neither a, of shape {list(a.shape)}, nor its shape "
             f"along axis={brief(axis)}"
         )
     ordered = transpose(weights, sorted(range(len(axes)), key=axes.__getitem__))
@@ -180,7 +180,7 @@ def _spread_weights(a: Typed, weights: Any, axis: Any) -> Tensor:
 
 
 def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The sum along axes of what is not NaN.
+    """The sum along axes, ignoring NaN.
 
     >>> nansum(np.array([1.0, np.nan, 2.0]))
     array(3.)
@@ -190,7 +190,7 @@ def nansum(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, 
 
 
 def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The mean along axes of what is not NaN; NaN where there is nothing else.
+    """The mean along axes, ignoring NaN; NaN if all elements are NaN.
 
     >>> nanmean(np.array([1.0, np.nan, 2.0]))
     array(1.5)
@@ -201,7 +201,7 @@ def nanmean(a: Any, axis: Any = None, dtype: Any = None, keepdims: bool = False,
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, name: str | None = None) -> Tensor:
-    """The integral along an axis by the trapezoidal rule, of samples at x or at distances dx.
+    """Integrate along an axis with the trapezoidal rule, for samples at x or with spacing dx.
 
     >>> trapezoid(np.array([1.0, 2.0, 3.0]))
     array(4.)
@@ -216,14 +216,14 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1, name: str | 
     return sum(width * heights / 2.0, place, name=name)
 
 
-# -- the largest and the smallest --------------------------------------------------------------------------------
+# -- maximum and minimum -----------------------------------------------------------------------------------------
 
 _max = define("Max", _nonempty("max", _reduce_infer), kind=Kind.REDUCTION, combine="Maximum")
 _min = define("Min", _nonempty("min", _reduce_infer), kind=Kind.REDUCTION, combine="Minimum")
 
 
 def max(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The largest element along axes; equal ones share the gradient.
+    """The maximum along axes; equal elements share the gradient.
 
     >>> max(np.array([[1, 5], [7, 3]]), axis=1)
     array([5, 7])
@@ -232,7 +232,7 @@ def max(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = Non
 
 
 def min(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The smallest element along axes; equal ones share the gradient.
+    """The minimum along axes; equal elements share the gradient.
 
     >>> min(np.array([[1, 5], [7, 3]]), axis=1)
     array([1, 3])
@@ -248,7 +248,7 @@ def _extreme_grad(op: Operation, g: Tensor) -> Any:
 
 
 def ptp(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The largest minus the smallest element along axes.
+    """Maximum minus minimum along axes.
 
     >>> ptp(np.array([1.0, 7.0, 3.0]))
     array(6.)
@@ -266,7 +266,7 @@ _argmin = define("ArgMin", _nonempty("argmin", _position_infer), kind=Kind.REDUC
 
 
 def argmax(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """Where the largest element along the axis is, the first of equal ones; without an axis, in the flattened tensor.
+    """The index of the first maximum along an axis; with axis None, in the flattened tensor.
 
     >>> argmax(np.array([1, 7, 7]))
     array(1)
@@ -275,7 +275,7 @@ def argmax(a: Any, axis: int | None = None, keepdims: bool = False, name: str | 
 
 
 def argmin(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """Where the smallest element along the axis is, the first of equal ones; without an axis, in the flattened tensor.
+    """The index of the first minimum along an axis; with axis None, in the flattened tensor.
 
     >>> argmin(np.array([[4, 1], [0, 3]]), axis=1)
     array([1, 0])
@@ -297,7 +297,7 @@ _all = define("All", _reduce_infer, kind=Kind.REDUCTION)
 
 
 def any(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """Whether any element along axes is true, that is, not zero.
+    """Whether any element along axes is nonzero.
 
     >>> any(np.array([[0, 2], [0, 0]]), axis=1)
     array([ True, False])
@@ -306,7 +306,7 @@ def any(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = Non
 
 
 def all(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """Whether all elements along axes are true, that is, not zero.
+    """Whether all elements along axes are nonzero.
 
     >>> all(np.array([[1, 2], [0, 1]]), axis=1)
     array([ True, False])
@@ -319,7 +319,7 @@ for _type in ("ArgMax", "ArgMin", "Any", "All"):
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """How many elements along axes are not zero.
+    """The number of nonzero elements along axes.
 
     >>> count_nonzero(np.array([0.0, 2.0, 3.0]))
     array(2)
@@ -330,7 +330,7 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False, name: str | 
 def allclose(
     a: Any, b: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False, name: str | None = None
 ) -> Tensor:
-    """Whether `isclose` holds everywhere.
+    """Whether `isclose` is true for all elements.
 
     >>> allclose(np.array([1.0, 2.0]), np.array([1.0, 2.0 + 1e-9]))
     array(True)
@@ -344,7 +344,7 @@ _logsumexp = define("LogSumExp", _reduce_infer, kind=Kind.REDUCTION)
 
 
 def logsumexp(a: Any, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """log(sum(exp(a))) along axes without overflow; -inf for nothing but -inf, or nothing at all.
+    """log(sum(exp(a))) along axes without overflow; -inf if all elements are -inf, or there are none.
 
     >>> logsumexp(np.array([1000.0, 1000.0]))
     array(1000.69314718)
@@ -390,7 +390,7 @@ def _prod_grad(op: Operation, g: Tensor) -> Any:
 
 
 def median(a: Any, axis: int | None = None, keepdims: bool = False, name: str | None = None) -> Tensor:
-    """The middle element along an axis, or the mean of the two in the middle; NaN where there is one.
+    """The median along an axis; NaN if any element is NaN.
 
     >>> median(np.array([3.0, 1.0, 2.0, 9.0]))
     array(2.5)

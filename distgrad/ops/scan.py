@@ -1,6 +1,6 @@
-"""Running sums and products, differences, and the linear recurrence that differentiates them. Re-exported by `reduce`.
+"""Cumulative sums and products, differences, and linear recurrences. Re-exported by `reduce`.
 
-No gradient here divides by a factor, so all are right where factors are zero.
+No gradient divides by a factor, so all are correct for zero factors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distgrad.types import BOOL, INT, as_int, broadcast_shapes, normalize_axis, 
 
 
 def accumulated(a: Any, dtype: Any) -> Any:
-    """An operand of a sum or product: in the given dtype; else, as in NumPy, small integers and booleans in 64 bits."""
+    """Cast an operand of a sum or product: to the given dtype, or, as in NumPy, from small integers to 64 bits."""
     a = typed(a)
     if dtype is not None:
         return as_dtype(a, np.dtype(dtype))
@@ -31,7 +31,7 @@ def accumulated(a: Any, dtype: Any) -> Any:
 
 
 def flat(a: Any) -> Any:
-    """a with one axis."""
+    """a as a vector."""
     return a if len(a.shape) == 1 else reshape(a, (size_of(a.shape),))
 
 
@@ -41,7 +41,7 @@ _cumsum = define("Cumsum", same, kind=Kind.SCAN)
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
-    """The running sum along an axis; without one, of the flattened tensor.
+    """The cumulative sum along an axis; with axis None, of the flattened tensor.
 
     >>> cumsum(np.array([1.0, 2.0, 4.0]))
     array([1., 3., 7.])
@@ -60,7 +60,7 @@ def _cumsum_grad(op: Operation, g: Tensor) -> Any:
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Tensor:
-    """The n-th differences of neighbours along an axis, which becomes shorter by n; of booleans, whether they differ.
+    """The n-th difference along an axis, which becomes shorter by n; for booleans, whether neighbours differ.
 
     >>> diff(np.array([1.0, 3.0, 7.0]))
     array([2., 4.])
@@ -70,7 +70,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, name: str | None = None) -> Tensor:
         raise ValueError(f"diff: the order n of the difference must not be negative, got {n}")
     lead = (slice(None),) * normalize_axis(axis, len(a.shape))
     apart = not_equal if a.dtype == BOOL else subtract
-    if n >= a.shape[len(lead)]:  # nothing is left, however often one would take differences of nothing
+    if n >= a.shape[len(lead)]:  # the result is empty
         return getitem(a, (*lead, slice(0, 0)), name=name)
     for _ in range(n):
         a = apart(getitem(a, (*lead, slice(1, None))), getitem(a, (*lead, slice(None, -1))))
@@ -85,7 +85,7 @@ _linear_scan = define("LinearScan", same, kind=Kind.SCAN)
 def linear_scan(a: Any, b: Any, axis: int = -1, reverse: bool = False, name: str | None = None) -> Tensor:
     """The linear recurrence s[i] = a[i] * s[i - 1] + b[i] along an axis, from zero; `reverse` runs it from the end.
 
-    Discounted sums, moving averages and the gradients of running products are such recurrences.
+    Discounted sums, moving averages and gradients of cumulative products are such recurrences.
 
     >>> linear_scan(0.5, np.array([1.0, 1.0, 1.0]))
     array([1.  , 1.5 , 1.75])
@@ -104,7 +104,7 @@ def _linear_scan_grad(op: Operation, g: Tensor) -> Any:
 
 
 def _shifted(x: Any, axis: int, reverse: bool, fill: int = 0) -> Any:
-    """x moved on by one place along an axis, towards its start if `reverse`, with `fill` where it left."""
+    """Shift x by one element along an axis, towards its start if `reverse`, and insert `fill`."""
     n = x.shape[axis]
     if n == 0:
         return x
@@ -119,7 +119,7 @@ _cumprod = define("Cumprod", same, kind=Kind.SCAN)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, name: str | None = None) -> Tensor:
-    """The running product along an axis; without one, of the flattened tensor.
+    """The cumulative product along an axis; with axis None, of the flattened tensor.
 
     >>> cumprod(np.array([2.0, 3.0, 4.0]))
     array([ 2.,  6., 24.])
@@ -135,7 +135,7 @@ def _cumprod_grad(op: Operation, g: Tensor) -> Any:
 
 
 def others(x: Tensor, axis: int) -> Tensor:
-    """For each element the product of the others along the axis: of those before it times those after it."""
+    """For each element the product of all others along the axis: the product before it times that after it."""
     before, after = (_shifted(_running(_cumprod, x, axis, reverse), axis, reverse, 1) for reverse in (False, True))
     return multiply(before, after)
 

@@ -1,4 +1,4 @@
-"""Sorting and choosing by size. Re-exported by `reduce`."""
+"""Sorting and top-k. Re-exported by `reduce`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ no_gradient("ArgSort")
 
 
 def sort(a: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
-    """The elements in ascending order along an axis; with axis None, of the flattened tensor.
+    """Sort in ascending order along an axis; with axis None, sort the flattened tensor.
 
     >>> sort(np.array([3.0, 1.0, 2.0]))
     array([1., 2., 3.])
@@ -57,14 +57,14 @@ _top_k = define("TopK", _top_k_infer, kind=Kind.SCAN)
 
 
 def top_k(a: Any, k: int, axis: int = -1, name: str | None = None) -> tuple[Tensor, Tensor]:
-    """The k largest elements along an axis, in descending order, and their indices; of equal ones the first come first.
+    """The k largest elements along an axis, in descending order, and their indices. Ties keep their order.
 
     >>> top_k(np.array([3.0, 1.0, 4.0]), 2)
     (array([4., 3.]), array([2, 0]))
     """
     a = typed(a)
     if not a.shape:
-        raise ValueError("top_k: a 0-d tensor has no axis to choose along")
+        raise ValueError("top_k: a 0-d tensor has no axis")
     axis, k = normalize_axis(axis, len(a.shape)), as_int("top_k", "k", k)
     if not 0 <= k <= a.shape[axis]:
         length = f"{a.shape[axis]}, the length of axis {axis} of shape {list(a.shape)}"

@@ -323,7 +323,7 @@ def test_1_21_sparse_grad_ys_pass_through_identity_unchanged() -> None:
 def test_1_21_sparse_grad_ys_become_dense_where_an_op_needs_it() -> None:
     x = f32([1.0, 2.0])
     assert_values(G(x * x, x, grad_ys=slices([2.0], [0], (2,))), [[4.0, 0.0]])
-    with pytest.raises(ValueError, match="no dense_shape, so it cannot become a dense tensor"):
+    with pytest.raises(ValueError, match="no dense_shape, so it cannot be converted to a dense tensor"):
         G(x * x, x, grad_ys=slices([2.0], [0]))
 
 

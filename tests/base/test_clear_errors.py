@@ -16,18 +16,18 @@ M = np.ones((2, 3))
 
 #: Arguments that decide how much is made: each is answered within a second, whatever they are.
 RUNAWAY: dict[str, tuple[Callable[[], Any], str]] = {
-    "split": (lambda: dg.split(X, 2**40), "split: .*does not divide into 1099511627776 equal parts"),
-    "split nothing": (lambda: dg.split(np.zeros(0), 2**40), "split: 1099511627776 parts are more"),
-    "array_split": (lambda: dg.array_split(X, 10**8), "array_split: 100000000 parts are more than one op can have"),
-    "array_split at": (lambda: dg.array_split(X, range(10**12)), "array_split: 1000000000000 parts are more"),
-    "unstack": (lambda: in_graph(lambda: dg.unstack(dg.zeros(10**9))), "unstack: 1000000000 parts are more"),
-    "stack": (lambda: dg.stack(range(10**12)), "stack: 1000000000000 parts are more"),
+    "split": (lambda: dg.split(X, 2**40), "split: .*cannot be split into 1099511627776 equal parts"),
+    "split nothing": (lambda: dg.split(np.zeros(0), 2**40), "split: 1099511627776 parts exceed the limit"),
+    "array_split": (lambda: dg.array_split(X, 10**8), "array_split: 100000000 parts exceed the limit"),
+    "array_split at": (lambda: dg.array_split(X, range(10**12)), "array_split: 1000000000000 parts exceed the limit"),
+    "unstack": (lambda: in_graph(lambda: dg.unstack(dg.zeros(10**9))), "unstack: 1000000000 parts exceed the limit"),
+    "stack": (lambda: dg.stack(range(10**12)), "stack: 1000000000000 parts exceed the limit"),
     "tile": (lambda: dg.tile(X, range(10**12)), "tile: reps has at most 64 entries"),
-    "tile bytes": (lambda: dg.tile(X, 10**15), "would take .* bytes, and this machine has"),
+    "tile bytes": (lambda: dg.tile(X, 10**15), "would take .* bytes, but this machine has"),
     "repeat": (lambda: dg.repeat(X, [10**15] * 6), "repeat: .* would take .* bytes"),
     "pad": (lambda: dg.pad(X, 10**15, "edge"), "pad: .* would take .* bytes"),
     "arange": (lambda: dg.arange(10**15), "arange: .* would take .* bytes"),
-    "arange without end": (lambda: dg.arange(float("inf")), "arange: there is no end of numbers"),
+    "arange without end": (lambda: dg.arange(float("inf")), "arange: the range from 0 to inf by None is infinite"),
     "arange by nothing": (lambda: dg.arange(0, 5, 0), "arange: step must not be 0"),
     "linspace": (lambda: dg.linspace(0, 1, 10**15), "linspace: .* would take .* bytes"),
     "eye": (lambda: dg.eye(10**9), "eye: .* would take .* bytes"),
@@ -40,8 +40,8 @@ RUNAWAY: dict[str, tuple[Callable[[], Any], str]] = {
     "tensordot": (lambda: dg.tensordot(M, M, 10**9), "tensordot: axes=1000000000, but the operands have 2 and 2 axes"),
     "matrix_power": (lambda: dg.linalg.matrix_power(M.T @ M, 10**4000), "matrix_power: .*more than 64 bits"),
     "round": (lambda: dg.round(np.arange(3), -(10**9)), "round: decimals must be between -300 and 300"),
-    "jacobian": (lambda: dg.jacobian(lambda x: x)(np.zeros(10**6)), "jacobian .*would take|jacobian .* parts are more"),
-    "load_tensor": (lambda: dg.load_tensor("/nowhere", range(10**12)), "load_tensor: name is that of a tensor"),
+    "jacobian": (lambda: dg.jacobian(lambda x: x)(np.zeros(10**6)), "jacobian .*would take|jacobian .* parts exceed"),
+    "load_tensor": (lambda: dg.load_tensor("/nowhere", range(10**12)), "load_tensor: name must be a string"),
 }
 
 
@@ -124,14 +124,14 @@ def test_an_error_from_below_keeps_its_class_and_cause() -> None:
 
 
 def test_an_object_whose_repr_fails_is_named_by_its_type() -> None:
-    class Odd:
+    class NoRepr:
         def __repr__(self) -> str:
             raise RuntimeError("no repr")
 
-    with pytest.raises(TypeError, match="a Odd"):
-        dg.exp(Odd())
-    with pytest.raises(TypeError, match="eye: N must be an int, got a Odd"):
-        dg.eye(Odd())
+    with pytest.raises(TypeError, match="a NoRepr"):
+        dg.exp(NoRepr())
+    with pytest.raises(TypeError, match="eye: N must be an int, got a NoRepr"):
+        dg.eye(NoRepr())
 
 
 @pytest.mark.parametrize("in_a_graph", [False, True])
@@ -141,6 +141,6 @@ def test_functions_that_work_are_left_as_they_are(in_a_graph: bool) -> None:
 
     assert list(inspect.signature(dg.tile).parameters) == ["A", "reps", "name"]
     assert dg.tile.__name__ == "tile"
-    assert (dg.tile.__doc__ or "").startswith("A put side by side")
+    assert (dg.tile.__doc__ or "").startswith("Repeat A as a whole")
     made = in_graph(lambda: dg.tile(X, 2).shape) if in_a_graph else dg.tile(X, 2).shape
     assert made == (12,)

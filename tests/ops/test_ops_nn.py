@@ -119,9 +119,9 @@ def test_a_label_that_is_no_class_is_an_error(labels: Any) -> None:
 def test_cross_entropy_names_both_shapes() -> None:
     with pytest.raises(ValueError, match=r"labels \[4\] must have the shape of logits \[2, 3\] without its last axis"):
         nn.sparse_softmax_cross_entropy(arr(2, 3), np.zeros(4, int))
-    with pytest.raises(TypeError, match="labels are integer classes, got dtype float64"):
+    with pytest.raises(TypeError, match="labels must be integer classes, got dtype float64"):
         nn.sparse_softmax_cross_entropy(arr(2, 3), arr(2))
-    with pytest.raises(ValueError, match=r"logits \[2, 3\] and labels \[2, 4\] must have one shape"):
+    with pytest.raises(ValueError, match=r"logits \[2, 3\] and labels \[2, 4\] must have the same shape"):
         nn.softmax_cross_entropy(arr(2, 3), arr(2, 4))
 
 
@@ -199,7 +199,7 @@ def test_convolution_errors_name_shapes_and_arguments() -> None:
     x, w = arr(1, 5, 5, 4), arr(3, 3, 4, 6)
     with pytest.raises(ValueError, match=r"groups=3 must divide both the 4 channels of x \[1, 5, 5, 4\]"):
         nn.conv2d(x, w, groups=3)
-    with pytest.raises(ValueError, match=r"with groups=2 the kernel must take 2, but w \[3, 3, 4, 6\] takes 4"):
+    with pytest.raises(ValueError, match=r"with groups=2 the kernel must have 2 input channels, but w .* has 4"):
         nn.conv2d(x, w, groups=2)
     with pytest.raises(ValueError, match=r"covers 7 cells in height, and x \[1, 5, 5, 4\] \(NHWC\) has 5"):
         nn.conv2d(x, w, padding="VALID", dilation=3)

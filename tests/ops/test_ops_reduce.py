@@ -221,7 +221,7 @@ def test_weights_of_an_average_are_per_element_or_per_place_along_the_axes(axis:
 
 @pytest.mark.parametrize("axis", [None, 0])
 def test_weights_that_do_not_fit_are_an_error(axis: Any) -> None:
-    with pytest.raises(ValueError, match=r"weights of shape \[3\] fit neither a, of shape \[2, 3\], nor its sizes"):
+    with pytest.raises(ValueError, match=r"weights of shape \[3\] match neither a, of shape \[2, 3\], nor its shape"):
         dg.average(np.ones((2, 3)), axis, np.ones(3))
 
 

@@ -1,1 +1,1 @@
-"""Products of matrices and linear algebra."""
+"""Matrix products and linear algebra."""

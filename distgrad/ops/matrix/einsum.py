@@ -1,7 +1,7 @@
 """einsum: sums of products of any number of operands.
 
-Any sum is recorded as Einsum ops of one or two operands, so that the cost of each step is known and gradients reuse
-what the forward pass made. The gradient of an Einsum is an Einsum with the subscripts exchanged.
+Any sum is recorded as Einsum ops of one or two operands, so that the cost of each is known and gradients reuse
+intermediate results. The gradient of an Einsum is an Einsum with the subscripts exchanged.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ def _einsum_infer(*xs: Typed, equation: str) -> tuple[Shape, DType]:
     return tuple([sizes[c] for c in output]), xs[0].dtype
 
 
-# One or two operands, every label with one size. A label that the output repeats is laid along that diagonal, with
-# zeros around it: the adjoint of reading a diagonal, so that gradients are Einsums again.
+# One or two operands, each label of one size. A label that is repeated in the output fills a diagonal, with zeros
+# elsewhere: the adjoint of reading a diagonal, so that gradients are Einsums again.
 _einsum = define("Einsum", _einsum_infer, kind=Kind.PRODUCT)
 
 
 def label(i: int) -> str:
-    """The i-th subscript: a letter, and beyond 52 of them any other character."""
+    """The i-th subscript: a letter, or another character beyond 52."""
     return ascii_letters[i] if i < len(ascii_letters) else chr(0x100 + i)
 
 
 def sum_product(terms: Sequence[str], output: str, xs: Sequence[Any], name: str | None = None) -> Tensor:
-    """One Einsum op, its labels renamed in order of appearance: equal sums have equal attributes."""
+    """One Einsum op, with labels renamed in order of appearance, so that equal sums have equal attributes."""
     equation = f"{','.join(terms)}->{output}"
     names = {c: label(i) for i, c in enumerate(dict.fromkeys("".join(terms)))}
     return make(_einsum, tuple(xs), {"equation": "".join([names.get(c, c) for c in equation])}, name)
@@ -69,7 +69,7 @@ def _exchanged(op: Operation, i: int, g: Tensor) -> Tensor:
     kept = "".join([c for c in unique if c in known])
     if others or kept != output:
         g = sum_product([output, *[terms[j] for j in others]], kept, [g, *[conj(op.inputs[j]) for j in others]])
-    if kept != unique:  # summed out alone: every element along such an axis has the same gradient
+    if kept != unique:  # summed in this operand alone: the gradient is constant along such an axis
         size = dict(zip(term, x.shape, strict=True))
         g = reshape(g, tuple(size[c] if c in known else 1 for c in unique))
         g = broadcast_to(g, tuple(size[c] for c in unique))
@@ -78,17 +78,17 @@ def _exchanged(op: Operation, i: int, g: Tensor) -> Tensor:
 
 # -- the function ------------------------------------------------------------------------------------------------
 
-#: Up to so many operands all orders are compared; beyond, their number grows too fast.
-FEW = 4
+#: Maximum operands for an exhaustive search of the order; the number of orders grows too fast.
+MAX_OPTIMAL = 4
 
 _TERM = re.compile(r"([A-Za-z]*)(\.\.\.)?([A-Za-z]*)\Z")
 
 
 def einsum(subscripts: Any, *operands: Any, optimize: Any = True, name: str | None = None) -> Tensor:
-    """Einstein's summation convention, with everything that NumPy's einsum takes.
+    """Einstein summation, with all arguments of NumPy's einsum.
 
-    Three or more operands are multiplied in pairs: in a cheap order unless `optimize` says otherwise, which is
-    'greedy', 'optimal', a path of `np.einsum_path`, or False for left to right.
+    Three or more operands are multiplied in pairs, in an efficient order unless `optimize` is given: 'greedy',
+    'optimal', a path of `np.einsum_path`, or False for left to right.
 
     >>> einsum("ij,j->i", np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0]))
     array([21., 43.])
@@ -98,7 +98,7 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = True, name: str | No
     xs = common(*operands) if operands else ()
     shapes = [tuple(x.shape) for x in xs]
     terms, output = _parse(subscripts, shapes)
-    loop_dtype(np.multiply, xs[0].dtype, xs[0].dtype)  # TypeError for what cannot be multiplied
+    loop_dtype(np.multiply, xs[0].dtype, xs[0].dtype)  # TypeError if the dtype has no product
     sizes = _sizes(subscripts, terms, shapes)
     work = [_without_unit_axes(x, term, sizes) for x, term in zip(xs, terms, strict=True)]
     if len(work) == 1:
@@ -107,7 +107,7 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = True, name: str | No
 
 
 def _from_sublists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """NumPy's other spelling, einsum(x, [0, 1], y, [1, 2], [0, 2]), as subscripts and operands."""
+    """Convert NumPy's other form, einsum(x, [0, 1], y, [1, 2], [0, 2]), to subscripts and operands."""
     count = len(args) // 2
     operands = args[0 : 2 * count : 2]
     lists = [*args[1 : 2 * count : 2], *args[2 * count :]]
@@ -122,14 +122,14 @@ def _from_sublists(args: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
 
 
 def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
-    """The labels of each operand's axes and of the output's; the axes of an ellipsis have labels of their own."""
+    """The labels of each operand and of the output; the axes of an ellipsis get labels too."""
     left, arrow, right = "".join(subscripts.split()).partition("->")
     written = left.split(",")
     for term in (*written, right):
         if not _TERM.match(term):
             raise ValueError(f"einsum: {term!r} in {subscripts!r} is not made of letters and at most one '...'")
     if len(written) != len(shapes):
-        raise ValueError(f"einsum: {subscripts!r} is for {len(written)} operands, got {len(shapes)}")
+        raise ValueError(f"einsum: {subscripts!r} has {len(written)} operands, got {len(shapes)}")
     ranks = [_ellipsis_rank(subscripts, i, term, shapes[i]) for i, term in enumerate(written)]
     ellipsis = "".join([chr(0x400 + i) for i in range(max(ranks))])
     terms = [t.replace("...", ellipsis[len(ellipsis) - n :]) for t, n in zip(written, ranks, strict=True)]
@@ -138,7 +138,7 @@ def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
         return terms, ellipsis + "".join(sorted(c for c in letters if letters.count(c) == 1))
     if ellipsis and "..." not in right:
         raise ValueError(
-            f"einsum: the output of {subscripts!r} needs '...' too, for the {len(ellipsis)} axes that it stands for"
+            f"einsum: the output of {subscripts!r} needs '...' too, for {len(ellipsis)} axes"
         )
     for c in right.replace("...", ""):
         if c not in letters or right.count(c) > 1:
@@ -150,12 +150,12 @@ def _parse(subscripts: str, shapes: Sequence[Shape]) -> tuple[list[str], str]:
 def _ellipsis_rank(subscripts: str, i: int, term: str, shape: Shape) -> int:
     rank = len(shape) - len(term.replace("...", ""))
     if rank < 0 or (rank > 0 and "..." not in term):
-        raise ValueError(f"einsum: {term!r} in {subscripts!r} does not fit operand {i}, which has shape {list(shape)}")
+        raise ValueError(f"einsum: {term!r} in {subscripts!r} does not match operand {i} of shape {list(shape)}")
     return rank
 
 
 def _sizes(subscripts: str, terms: Sequence[str], shapes: Sequence[Shape]) -> dict[str, int]:
-    """The size that each label stands for; an axis of size 1 is repeated along those of other operands."""
+    """The size of each label; axes of size 1 broadcast."""
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         own: dict[str, int] = {}
@@ -165,14 +165,14 @@ def _sizes(subscripts: str, terms: Sequence[str], shapes: Sequence[Shape]) -> di
             if n not in (1, sizes[c]) or own.setdefault(c, n) != n:
                 what = repr(c) if c.isascii() else "'...'"
                 raise ValueError(
-                    f"einsum: the axes that {what} in {subscripts!r} stands for differ in size; "
+                    f"einsum: the axes of {what} in {subscripts!r} differ in size; "
                     f"the operands have shapes {', '.join([str(list(s)) for s in shapes])}"
                 )
     return sizes
 
 
 def _without_unit_axes(x: Any, term: str, sizes: dict[str, int]) -> tuple[str, Any]:
-    """The operand without the axes that broadcast, which only its own shape knows of."""
+    """The operand without its broadcast axes of size 1."""
     kept = [i for i, c in enumerate(term) if x.shape[i] == sizes[c]]
     if len(kept) == len(term):
         return term, x
@@ -180,12 +180,12 @@ def _without_unit_axes(x: Any, term: str, sizes: dict[str, int]) -> tuple[str, A
 
 
 def _path(work: Sequence[tuple[str, Any]], output: str, optimize: Any) -> list[tuple[int, ...]]:
-    """Which operands are multiplied when, by their positions, as `np.einsum_path` says it."""
+    """The order of products, as a path of `np.einsum_path`."""
     everything = tuple(range(len(work)))
     if len(work) == 2 or optimize is False:
         return [everything]
     if optimize is True:
-        optimize = "optimal" if len(work) <= FEW else "greedy"
+        optimize = "optimal" if len(work) <= MAX_OPTIMAL else "greedy"
     names = {c: label(i) for i, c in enumerate(dict.fromkeys("".join([term for term, _ in work])))}
     terms = ["".join([names[c] for c in term]) for term in (*[term for term, _ in work], output)]
     stand_ins = [np.broadcast_to(np.float64(0), x.shape) for _, x in work]
@@ -194,7 +194,7 @@ def _path(work: Sequence[tuple[str, Any]], output: str, optimize: Any) -> list[t
 
 
 def _pairwise(work: list[tuple[str, Any]], output: str, path: list[tuple[int, ...]], name: str | None) -> Tensor:
-    """Einsum ops of two operands each, in the order of the path; a label is summed once nothing later needs it."""
+    """Einsum ops of two operands each, in the order of the path; a label is summed after its last use."""
     for step in path:
         group = [work[i] for i in step]
         work = [item for i, item in enumerate(work) if i not in step]
@@ -206,7 +206,7 @@ def _pairwise(work: list[tuple[str, Any]], output: str, path: list[tuple[int, ..
             kept = "".join([c for c in dict.fromkeys(left + right) if c in needed])
             group.insert(0, (kept, sum_product([left, right], kept, [x, y])))
         work += group
-    raise ValueError(f"einsum: the path {path} leaves {len(work)} operands that are not multiplied together")
+    raise ValueError(f"einsum: the path {path} leaves {len(work)} operands unmultiplied")
 
 
 __all__ = ["einsum"]

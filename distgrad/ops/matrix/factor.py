@@ -1,7 +1,7 @@
 """Factorizations: cholesky, eigh, qr, svd. Part of `distgrad.linalg`.
 
-Gradients hold where the factors are smooth: full rank, distinct eigenvalues or singular values. Where these are equal,
-gradients through the values alone are right, and those through the vectors are not finite, because they do not exist.
+Gradients are valid where the factors are smooth: full rank, distinct eigenvalues or singular values. For equal values,
+gradients through the values alone are correct, and those through the vectors do not exist and are not finite.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _symmetrized(x: Tensor) -> Tensor:
 
 
 def _row(x: Any) -> Tensor:
-    """A vector per matrix that scales the matrix's columns."""
+    """Reshape vectors to scale the columns of matrices."""
     return reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
 
 
@@ -59,7 +59,7 @@ def _inverse_gaps(x: Any) -> Tensor:
 
 
 def _unused(g: Tensor) -> bool:
-    """Whether nothing depends on the output that has this gradient: then no gap between equal values is divided by."""
+    """Whether the output with this gradient is unused: then there is no division by gaps between equal values."""
     return g.op.type == "Fill" and g.op.attrs["value"] == 0
 
 
@@ -69,10 +69,10 @@ _cholesky = define("Cholesky", lambda a: (a.shape, a.dtype), kind=Kind.LINALG)
 
 
 def cholesky(a: Any, upper: bool = False, name: str | None = None) -> Tensor:
-    """The lower triangular l with l @ l^H = a, or its adjoint. Only that triangle of a is read.
+    """The lower triangular l with l @ l^H = a, or its adjoint if `upper`. Only that triangle of a is read.
 
-    The gradient is that of Hermitian matrices, shared by both triangles. A matrix that is not positive definite raises
-    numpy.linalg.LinAlgError when it runs.
+    The gradient is Hermitian, shared by both triangles. A matrix that is not positive definite raises
+    numpy.linalg.LinAlgError at run time.
 
     >>> cholesky([[4.0, 2.0], [2.0, 2.0]])
     array([[2., 0.],
@@ -93,7 +93,7 @@ def _cholesky_grad(op: Operation, g: Tensor) -> Any:
 
 
 def _halved(x: Any) -> Tensor:
-    """The lower triangle with half of the diagonal: twice its Hermitian part has that triangle."""
+    """The lower triangle, with half of the diagonal."""
     return (tril(x) + tril(x, -1)) * 0.5
 
 
@@ -109,10 +109,10 @@ _eigh = define("SelfAdjointEigV2", _eigh_infer, kind=Kind.LINALG)
 
 
 def eigh(a: Any, UPLO: str = "L", name: str | None = None) -> EighResult:
-    """Eigenvalues (ascending) and eigenvectors of Hermitian matrices, of which only the triangle UPLO is read.
+    """Eigenvalues (ascending) and eigenvectors of Hermitian matrices; only the triangle UPLO is read.
 
-    Gradients flow through both; those of eigenvectors hold for distinct eigenvalues, and for functions that do not
-    depend on the vectors' arbitrary phases.
+    Both are differentiable; gradients of eigenvectors require distinct eigenvalues, and a function that does not depend
+    on the arbitrary phases of the vectors.
 
     >>> eigh([[3.0, 0.0], [0.0, 1.0]]).eigenvalues
     array([1., 3.])
@@ -130,7 +130,7 @@ def eigvalsh(a: Any, UPLO: str = "L", name: str | None = None) -> Tensor:
 
 
 def _one_triangle(what: str, a: Any, uplo: str) -> Any:
-    """Matrices whose lower triangle is the one that was asked for."""
+    """Matrices with the requested triangle as the lower one."""
     if str(uplo).upper() not in ("L", "U"):
         raise ValueError(f"{what}: UPLO must be 'L' or 'U', got {brief(uplo)}")
     a = square_matrices(what, a)
@@ -155,13 +155,13 @@ def _qr_infer(a: Typed, *, full_matrices: bool) -> list[tuple[Shape, DType]]:
     return [((*batch, m, k), a.dtype), ((*batch, k, n), a.dtype)]
 
 
-_qr = define("Qr", _qr_infer, kind=Kind.LINALG)  # of matrices with at least as many rows as columns
+_qr = define("Qr", _qr_infer, kind=Kind.LINALG)  # rows >= columns
 
 
 def qr(a: Any, mode: str = "reduced", name: str | None = None) -> Any:
-    """q with orthonormal columns and upper triangular r with q @ r = a; mode 'r' gives r alone.
+    """q with orthonormal columns and upper triangular r with q @ r = a; mode 'r' returns r alone.
 
-    Gradients are those of full rank. mode='complete' has none where it differs from 'reduced'.
+    Gradients require full rank. mode='complete' has a gradient only if it equals 'reduced'.
 
     >>> q, r = qr([[0.0, 2.0], [1.0, 0.0]])
     >>> (q @ r).round(6)
@@ -174,7 +174,7 @@ def qr(a: Any, mode: str = "reduced", name: str | None = None) -> Any:
     m, n = a.shape[-2:]
     if m >= n:
         result = QRResult(*make_n(_qr, (a,), {"full_matrices": mode == "complete" and m > n}, name))
-    else:  # the first m columns fix q
+    else:  # the first m columns determine q
         left, right = split(a, [m], axis=-1)
         q, r = make_n(_qr, (left,), {"full_matrices": False}, name)
         result = QRResult(q, concatenate([r, product(q, right, adjoint_a=True)], axis=-1))
@@ -212,10 +212,10 @@ _svd = define("Svd", _svd_infer, kind=Kind.LINALG)
 
 
 def svd(a: Any, full_matrices: bool = True, compute_uv: bool = True, name: str | None = None) -> Any:
-    """Singular vectors and values: a = (u * s) @ vh with full_matrices=False; compute_uv=False gives s alone.
+    """Singular vectors and values: a = (u * s) @ vh with full_matrices=False; compute_uv=False returns s alone.
 
-    Gradients hold for distinct nonzero singular values, and for functions that do not depend on the vectors' arbitrary
-    phases. full_matrices=True has none for the vectors of matrices that are not square.
+    Gradients require distinct nonzero singular values, and a function that does not depend on the arbitrary phases of
+    the vectors. With full_matrices=True, the vectors of non-square matrices have no gradient.
 
     >>> svd([[1.0, 0.0], [0.0, 3.0]]).S
     array([3., 1.])
@@ -258,7 +258,7 @@ def _svd_gradient(u: Tensor, s: Tensor, vh: Tensor, gu: Tensor, gs: Tensor, gvh:
     left, right = product(u, gu, adjoint_a=True), product(vh, gvh, adjoint_b=True)
     middle = (left - adjoint(left)) * gaps * _row(s) + (right - adjoint(right)) * gaps * _column(s)
     scale = gs
-    if u.dtype.kind == "c":  # a common phase of a pair of vectors is free, a difference is not
+    if u.dtype.kind == "c":  # the common phase of a pair of vectors is arbitrary, a difference is not
         phase = diagonal(left, 0, -2, -1)
         scale = gs + (phase - conj(phase)) * (inverse * 0.5)
     columns = u * _row(scale) + product(u, middle)
@@ -271,5 +271,5 @@ def _svd_gradient(u: Tensor, s: Tensor, vh: Tensor, gu: Tensor, gs: Tensor, gvh:
 
 
 def _off(x: Tensor, basis: Tensor) -> Tensor:
-    """The part of x's columns outside the span of an orthonormal basis."""
+    """The part of the columns of x orthogonal to an orthonormal basis."""
     return x - product(basis, product(basis, x, adjoint_a=True))

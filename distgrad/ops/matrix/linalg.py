@@ -1,7 +1,7 @@
-"""Linear algebra, under NumPy's names and rules: `distgrad.linalg`.
+"""Linear algebra, with NumPy's names and rules: `distgrad.linalg`.
 
-Every function takes stacks of matrices. What is here is made of other ops; those that invert live in solve.py, the
-factorizations in factor.py.
+Every function accepts stacks of matrices. The functions here are composed of other ops; inverses and solvers are in
+solve.py, factorizations in factor.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from distgrad.types import FLOAT, brief, normalize_axes, normalize_axis, real_dt
 def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, name: str | None = None) -> Tensor:
     """NumPy's norms of vectors (one axis) and matrices (two axes).
 
-    The gradient of a norm of zeros is zero, not NaN: the smallest of its subgradients.
+    The gradient of a norm of zeros is zero, not NaN: the smallest subgradient.
 
     >>> norm(np.array([3.0, 4.0]))
     array(5.)
@@ -49,7 +49,7 @@ def norm(x: Any, ord: Any = None, axis: Any = None, keepdims: bool = False, name
 def vector_norm(
     x: Any, axis: Any = None, keepdims: bool = False, ord: Any = 2, name: str | None = None
 ) -> Tensor:
-    """The norm of the vectors that one axis, several, or all of them hold.
+    """The norm of vectors along one axis, several, or all.
 
     >>> vector_norm(np.array([[3.0, 0.0], [0.0, 4.0]]))
     array(5.)
@@ -82,9 +82,9 @@ def _norm_axes(x: Any, ord: Any, axis: Any) -> tuple[int, ...]:
             )
         return tuple(range(ndim))
     axes = tuple(normalize_axis(i, ndim) for i in (axis if isinstance(axis, Sequence) else (axis,)))
-    normalize_axes(axes, ndim)  # refuses an axis that is named twice
+    normalize_axes(axes, ndim)  # raises for duplicate axes
     if len(axes) not in (1, 2):
-        raise ValueError(f"norm: axis={brief(axis)} names {len(axes)} axes; a norm is of one axis or of two")
+        raise ValueError(f"norm: axis={brief(axis)} has {len(axes)} axes; a norm takes one or two")
     return axes
 
 
@@ -113,7 +113,7 @@ def _vector_norm(x: Any, ord: Any, axis: tuple[int, ...], keepdims: bool) -> Ten
     p = float(ord)
     total = reduce.sum(power(sizes, p), axis=axis, keepdims=keepdims)
     if p < 0:
-        return power(total, 1 / p)  # a total of zero is that of infinite elements
+        return power(total, 1 / p)  # zero only for infinite elements
     return reduce.where_nonzero(lambda t: power(t, 1 / p), total)
 
 
@@ -134,11 +134,11 @@ def _matrix_norm(x: Any, ord: Any) -> Tensor:
     return largest(reduce.sum(abs(x), axis=-2 if ord in (1, -1) else -1), axis=-1)
 
 
-# -- made of products --------------------------------------------------------------------------------------------
+# -- products ----------------------------------------------------------------------------------------------------
 
 
 def trace(x: Any, offset: int = 0, name: str | None = None) -> Tensor:
-    """The sum of a diagonal of each matrix.
+    """The sum of a diagonal, per matrix.
 
     >>> trace(np.array([[1, 2], [3, 4]]))
     array(5)
@@ -150,7 +150,7 @@ def trace(x: Any, offset: int = 0, name: str | None = None) -> Tensor:
 
 
 def matrix_power(a: Any, n: int, name: str | None = None) -> Tensor:
-    """The n-th power of square matrices, by repeated squaring; a negative n inverts first.
+    """The n-th power of square matrices, by repeated squaring; for negative n, of the inverse.
 
     >>> matrix_power(np.array([[1, 1], [0, 1]]), 5)
     array([[1, 5],
@@ -178,7 +178,7 @@ def matrix_power(a: Any, n: int, name: str | None = None) -> Tensor:
 
 
 def multi_dot(arrays: Sequence[Any], name: str | None = None) -> Tensor:
-    """The product of several matrices (the first and last may be vectors), in the cheapest order.
+    """The product of several matrices (the first and last may be vectors), in the order with the fewest operations.
 
     >>> multi_dot([np.ones((2, 100)), np.ones((100, 3)), np.ones(3)])
     array([300., 300.])
@@ -192,11 +192,11 @@ def multi_dot(arrays: Sequence[Any], name: str | None = None) -> Tensor:
             raise np.linalg.LinAlgError(f"multi_dot: array {i} must be a matrix, got shape {list(shape)}")
     row, column = len(shapes[0]) == 1, len(shapes[-1]) == 1
     sizes = [1 if row else shapes[0][0], *(s[0] for s in shapes[1:]), 1 if column else shapes[-1][1]]
-    return _in_order(list(xs), _cheapest_chain(sizes), name)
+    return _in_order(list(xs), _best_order(sizes), name)
 
 
-def _cheapest_chain(sizes: Sequence[int]) -> list[int]:
-    """For a chain of matrices of sizes[i] x sizes[i + 1]: the gaps between them, in the order in which to multiply."""
+def _best_order(sizes: Sequence[int]) -> list[int]:
+    """The best order of products of a chain of matrices of sizes[i] x sizes[i + 1], as gaps between them."""
     count = len(sizes) - 1
     best: dict[tuple[int, int], tuple[int, list[int]]] = {(i, i + 1): (0, []) for i in range(count)}
     for length in range(2, count + 1):

@@ -1,7 +1,7 @@
-"""Products that sum: matmul and its relatives; einsum has a file of its own.
+"""Matrix products: matmul, dot, tensordot and the like. Re-exports `einsum`.
 
-MatMul multiplies matrices, batched, with transposes as flags, so that its gradients are MatMuls too and no transpose is
-ever recorded.
+MatMul is a batched matrix product with transposes as flags, so that its gradients are MatMuls too and no transposes are
+recorded.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def _matmul_infer(a: Typed, b: Typed, *, transpose_a: bool, transpose_b: bool) -
     if k != l:
         flags = f" (transpose_a={transpose_a}, transpose_b={transpose_b})" if transpose_a or transpose_b else ""
         raise ValueError(
-            f"matmul: shapes {list(a.shape)} and {list(b.shape)}{flags} do not fit: the columns of a ({k}) must be as "
-            f"many as the rows of b ({l})"
+            f"matmul: shapes {list(a.shape)} and {list(b.shape)}{flags} do not match: a has {k} columns, "
+            f"but b has {l} rows"
         )
     return (*(batch_a if batch_a == batch_b else batch_shape("matmul", a, b)), m, n), a.dtype
 
@@ -53,14 +53,14 @@ _matmul = define("MatMul", _matmul_infer, broadcasting=True, kind=Kind.PRODUCT)
 
 
 def matmul(a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False, name: str | None = None) -> Tensor:
-    """The matrix product, as NumPy's `a @ b`: leading axes are batches and broadcast, a 1-d operand is a vector.
+    """The matrix product, like NumPy's `a @ b`: leading axes are batches and broadcast, a 1-d operand is a vector.
 
-    The flags transpose the last two axes of an operand at no cost.
+    The flags transpose the last two axes of an operand without a copy.
 
     >>> matmul(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0]))
     array([21., 43.])
     """
-    a, b = promote(np.multiply, a, b)  # np.matmul has no loop of its own for bfloat16
+    a, b = promote(np.multiply, a, b)  # np.matmul has no loop for bfloat16
     if len(a.shape) > 1 and len(b.shape) > 1:
         return _product(a, b, bool(transpose_a), bool(transpose_b), name)
     if not a.shape or not b.shape:
@@ -76,12 +76,12 @@ def _product(a: Any, b: Any, transpose_a: bool, transpose_b: bool, name: str | N
 
 
 def _vector_product(a: Any, b: Any, transpose_a: bool, transpose_b: bool, name: str | None) -> Tensor:
-    """A 1-d operand becomes a row (a) or a column (b) for the product, and the axis that it gained is dropped after."""
+    """Treat a 1-d operand as a row (a) or a column (b), and drop the added axis from the result."""
     row, column = len(a.shape) == 1, len(b.shape) == 1
     if (row and transpose_a) or (column and transpose_b):
         raise ValueError(f"matmul: shapes {list(a.shape)} and {list(b.shape)}: a vector has no axes to transpose")
     if a.shape[-2 if transpose_a else -1] != b.shape[-1 if column or transpose_b else -2]:
-        raise ValueError(f"matmul: shapes {list(a.shape)} and {list(b.shape)} do not fit: the summed axes differ")
+        raise ValueError(f"matmul: shapes {list(a.shape)} and {list(b.shape)} do not match: the summed axes differ")
     made = _product(
         reshape(a, (1, *a.shape)) if row else a, reshape(b, (*b.shape, 1)) if column else b, transpose_a, transpose_b
     )
@@ -94,7 +94,7 @@ def _matmul_grad(op: Operation, g: Tensor) -> Any:
     a, b = op.inputs
     ta, tb = op.attrs["transpose_a"], op.attrs["transpose_b"]
     ga = _product(conj(b), g, tb, True) if ta else _product(g, conj(b), False, not tb)
-    if len(b.shape) == 2 < len(a.shape) and not ta:  # one large product instead of a batch of them that is summed after
+    if len(b.shape) == 2 < len(a.shape) and not ta:  # one large product instead of a batch that is summed
         a, g = _rows(a), _rows(g)
     gb = _product(g, conj(a), True, ta) if tb else _product(conj(a), g, not ta, False)
     return ga, gb
@@ -104,11 +104,12 @@ def _rows(x: Any) -> Tensor:
     return reshape(x, (size_of(x.shape[:-1]), x.shape[-1]))
 
 
-# -- products in terms of others ---------------------------------------------------------------------------------
+# -- other products ----------------------------------------------------------------------------------------------
 
 
 def dot(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """NumPy's dot: a product with a scalar, of vectors, of matrices; else a's last axis meets b's last but one.
+    """NumPy's dot: the product of scalars, vectors or matrices; otherwise sums over the last axis of a and the
+    second to last of b.
 
     >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))
     array(11.)
@@ -120,7 +121,7 @@ def dot(a: Any, b: Any, name: str | None = None) -> Tensor:
 
 
 def vdot(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """The product of two vectors, the first conjugated; arrays are flattened.
+    """The dot product of two vectors, the first conjugated; arrays are flattened.
 
     >>> vdot(np.array([1j]), np.array([1j]))
     array(1.+0.j)
@@ -148,7 +149,7 @@ def inner(a: Any, b: Any, name: str | None = None) -> Tensor:
 
 
 def vecdot(x1: Any, x2: Any, axis: int = -1, name: str | None = None) -> Tensor:
-    """The products of the vectors along an axis, the first conjugated; the other axes broadcast.
+    """The dot products of vectors along an axis, the first conjugated; the other axes broadcast.
 
     >>> vecdot(np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([1.0, 10.0]))
     array([21., 43.])
@@ -162,7 +163,7 @@ def vecdot(x1: Any, x2: Any, axis: int = -1, name: str | None = None) -> Tensor:
 def cross(
     a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None, name: str | None = None
 ) -> Tensor:
-    """The vector product of the vectors of three elements along an axis; the other axes broadcast.
+    """The cross product of 3-element vectors along an axis; the other axes broadcast.
 
     >>> cross(np.array([1, 0, 0]), np.array([0, 1, 0]))
     array([0, 0, 1])
@@ -178,7 +179,7 @@ def cross(
 
 
 def outer(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """All products of an element of a and one of b; arrays are flattened.
+    """The outer product of two vectors; arrays are flattened.
 
     >>> outer(np.array([1, 2]), np.array([3, 4]))
     array([[3, 4],
@@ -193,7 +194,7 @@ def _flat(x: Any) -> Tensor:
 
 
 def kron(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """The Kronecker product: b scaled by every element of a, laid out in blocks.
+    """The Kronecker product: blocks of b scaled by the elements of a.
 
     >>> kron(np.array([1, 10]), np.array([1, 2]))
     array([ 1,  2, 10, 20])
@@ -209,7 +210,7 @@ def kron(a: Any, b: Any, name: str | None = None) -> Tensor:
 
 
 def tensordot(a: Any, b: Any, axes: Any = 2, name: str | None = None) -> Tensor:
-    """The sum of products over chosen axes: `axes` of them (the last of a, the first of b), or a pair of sequences.
+    """Sum products over axes: the last `axes` of a and the first of b, or a pair of sequences of axes.
 
     >>> tensordot(np.ones((2, 3, 4)), np.ones((4, 3, 5)), axes=([1, 2], [1, 0])).shape
     (2, 5)
@@ -235,7 +236,7 @@ def _term(labels: Iterable[int]) -> str:
 def _tensordot_axes(axes: Any, ndim_a: int, ndim_b: int) -> tuple[list[int], list[int]]:
     if isinstance(axes, Sequence) or (isinstance(axes, np.ndarray) and axes.ndim):
         if len(axes) != 2:
-            raise ValueError(f"tensordot: axes must be an int or two of axes, one for each operand; got {brief(axes)}")
+            raise ValueError(f"tensordot: axes must be an int or a pair of axes, one per operand; got {brief(axes)}")
         chosen_a, chosen_b = (list(x) if isinstance(x, list | tuple | range | np.ndarray) else [x] for x in axes)
     else:
         count = as_int("tensordot", "axes", axes)

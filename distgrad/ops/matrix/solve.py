@@ -1,6 +1,6 @@
-"""Matrices that are inverted: inv, solve, triangular_solve, det, slogdet, pinv. Part of `distgrad.linalg`.
+"""Inverses, solvers and determinants: inv, solve, triangular_solve, det, slogdet, pinv. Part of `distgrad.linalg`.
 
-Also what all of linear algebra shares: which dtypes and shapes LAPACK takes, and products with adjoints.
+Also helpers for all of linear algebra: checks of dtypes and shapes for LAPACK, and products with adjoints.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from distgrad.ops.matrix.matmul import batch_shape, matmul
 from distgrad.registry import Kind, OpDef, RegisterGradient, define
 from distgrad.types import FLOAT, DType, Shape, Typed, brief, real_dtype
 
-# -- what the family shares --------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------
 
 
 def lapack(what: str, *xs: Any) -> tuple[Any, ...]:
-    """Operands in one dtype that LAPACK has: integers become float64, as in NumPy."""
+    """Cast operands to one dtype that LAPACK supports: integers become float64, as in NumPy."""
     xs = common(*xs)
     dtype = FLOAT if xs[0].dtype.kind in "biu" else xs[0].dtype
     if dtype.char not in "fdFD":
-        raise TypeError(f"{what}: LAPACK has no {dtype}; cast to float32, float64, complex64 or complex128")
+        raise TypeError(f"{what}: LAPACK does not support {dtype}; cast to float32, float64, complex64 or complex128")
     return tuple([as_dtype(x, dtype) for x in xs])
 
 
@@ -54,7 +54,7 @@ def product(a: Any, b: Any, adjoint_a: bool = False, adjoint_b: bool = False) ->
 
 
 def per_matrix(x: Any) -> Tensor:
-    """One number per matrix, laid out to multiply matrices."""
+    """Reshape one number per matrix to scale the matrices."""
     return reshape(x, (*x.shape, 1, 1))
 
 
@@ -64,7 +64,7 @@ _inv = define("MatrixInverse", lambda a: (a.shape, a.dtype), kind=Kind.LINALG)
 
 
 def inv(a: Any, name: str | None = None) -> Tensor:
-    """The inverse of each matrix. A singular one raises numpy.linalg.LinAlgError when it runs.
+    """The inverse of each matrix. A singular one raises numpy.linalg.LinAlgError at run time.
 
     >>> inv(np.array([[2.0, 0.0], [0.0, 4.0]]))
     array([[0.5 , 0.  ],
@@ -91,7 +91,7 @@ _triangular_solve = define("MatrixTriangularSolve", _solve_infer, broadcasting=T
 
 
 def solve(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """The x with a @ x = b. A 1-d b is one vector, any other b is a stack of matrices whose columns are solved for.
+    """Solve a @ x = b for x. A 1-d b is a vector, any other b a stack of matrices.
 
     >>> solve(np.array([[2.0, 0.0], [0.0, 4.0]]), np.array([2.0, 2.0]))
     array([1. , 0.5])
@@ -112,7 +112,7 @@ def _solved(what: str, d: OpDef, a: Any, b: Any, attrs: dict[str, bool], name: s
 
 
 def _solve_gradients(op: Operation, g: Tensor, solve_with: Callable[..., Tensor]) -> tuple[Tensor, Tensor]:
-    """Of x = a^-1 b: the adjoint system gives b's gradient, and its outer product with x gives a's."""
+    """For x = a^-1 b: the gradient of b solves the adjoint system, and its outer product with x is that of a."""
     a, x = op.inputs[0], op.outputs[0]
     gb = solve_with(a, g, {**op.attrs, "adjoint": not op.attrs["adjoint"]})
     return -(product(x, gb, adjoint_b=True) if op.attrs["adjoint"] else product(gb, x, adjoint_b=True)), gb
@@ -131,14 +131,14 @@ _TRANS: dict[Any, tuple[bool, bool]] = {
 def triangular_solve(
     a: Any, b: Any, lower: bool = True, trans: Any = 0, unit_diagonal: bool = False, name: str | None = None
 ) -> Tensor:
-    """The x with op(a) @ x = b for a triangular a, of which the other triangle is never read.
+    """Solve op(a) @ x = b for x, with a triangular a. The other triangle is not read.
 
     Args:
-        a: square matrices; only the lower (or upper) triangle counts.
+        a: square matrices; only the lower (or upper) triangle is used.
         b: a vector if 1-d, else a stack of matrices.
-        lower: which triangle.
+        lower: whether a is lower triangular.
         trans: op(a) is a itself (0 or 'N'), its transpose (1, True or 'T') or its conjugate transpose (2 or 'C').
-        unit_diagonal: the diagonal counts as ones and is not read either.
+        unit_diagonal: assume ones on the diagonal, which is not read either.
 
     >>> triangular_solve(np.array([[2.0, 9.0], [2.0, 1.0]]), np.array([2.0, 3.0]))
     array([1., 1.])
@@ -148,7 +148,7 @@ def triangular_solve(
     transposed, conjugated = _TRANS[trans]
     a, b = lapack("triangular_solve", a, b)
     attrs = {"adjoint": transposed, "lower": bool(lower), "unit_diagonal": bool(unit_diagonal)}
-    a = a if conjugated or not transposed else conj(a)  # the op knows the adjoint alone
+    a = a if conjugated or not transposed else conj(a)  # the op supports only the adjoint
     return _solved("triangular_solve", _triangular_solve, a, b, attrs, name)
 
 
@@ -175,7 +175,7 @@ class SlogdetResult(NamedTuple):
 
 
 def det(a: Any, name: str | None = None) -> Tensor:
-    """The determinant of each matrix. Its gradient needs the inverse, so it is a LinAlgError where a is singular.
+    """The determinant of each matrix. The gradient needs the inverse, and raises LinAlgError for a singular matrix.
 
     >>> det(np.array([[2.0, 0.0], [0.0, 4.0]]))
     array(8.)
@@ -189,7 +189,7 @@ def _det_grad(op: Operation, g: Tensor) -> Any:
 
 
 def slogdet(a: Any, name: str | None = None) -> SlogdetResult:
-    """Sign (of complex matrices: phase) and log(abs(det)), which neither overflow nor underflow.
+    """Sign (phase for complex matrices) and log(abs(det)), without overflow or underflow.
 
     >>> slogdet(np.array([[0.0, 1.0], [1.0, 0.0]]))
     SlogdetResult(sign=array(-1.), logabsdet=array(0.))
@@ -201,7 +201,7 @@ def slogdet(a: Any, name: str | None = None) -> SlogdetResult:
 def _slogdet_grad(op: Operation, g_sign: Tensor, g_log: Tensor) -> Any:
     (a,) = op.inputs
     scale = cast(g_log, a.dtype)
-    if a.dtype.kind == "c":  # the phase turns with the imaginary part of trace(a^-1 da); a real sign does not move
+    if a.dtype.kind == "c":  # the phase changes with imag(trace(a^-1 da)); a real sign is constant
         scale = scale - 1j * imag(conj(g_sign) * op.outputs[0])
     return per_matrix(scale) * adjoint(inv(a))
 
@@ -214,9 +214,9 @@ _pinv = define(
 
 
 def pinv(a: Any, rcond: float = 1e-15, name: str | None = None) -> Tensor:
-    """The Moore-Penrose inverse; singular values below rcond times the largest count as zero.
+    """The Moore-Penrose inverse; singular values below rcond times the largest are treated as zero.
 
-    The gradient is that of matrices of a's rank: at other ranks the function jumps.
+    The gradient assumes constant rank: the function is discontinuous where the rank changes.
 
     >>> pinv(np.array([[2.0], [0.0]]))
     array([[0.5, 0. ]])
