@@ -1,7 +1,7 @@
-"""The command line `distgrad`, also as `python -m distgrad`. Nothing else imports this package.
+"""The command line `distgrad`, also available as `python -m distgrad`. Nothing else imports this package.
 
-Each command has a module of its own, which imports what it needs when it runs: `distgrad --help` shall be quick.
-`console.py` has what all of them agree on: where text goes, exit codes, and errors of one line.
+Each command has its own module, which imports its dependencies when it runs, so that `distgrad --help` is fast.
+`console.py` has what all commands share: where text goes, exit codes, and one-line errors.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @app.command()
 def calibrate(
-    threads: Annotated[int | None, typer.Option(help="Threads that a task may use; all cpus by default.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Number of threads of a task; all CPUs by default.")] = None,
     as_json: AsJson = False,
-    force: Annotated[bool, typer.Option("--force", help="Measure again what was measured before.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Measure again even if rates are cached.")] = False,
 ) -> None:
-    """Measure this machine once, for predictions in its seconds."""
+    """Measure this machine once, so that plans predict times for it."""
     from distgrad.workers.tools import calibrate as calibration
 
     try:
@@ -37,7 +37,7 @@ def calibrate(
         typer.echo(json.dumps(calibration.document(found, count), indent=2))
     else:
         typer.echo(table(found))
-        typer.echo(f"kept in {calibration.cache_file(count)}")
+        typer.echo(f"saved to {calibration.cache_file(count)}")
 
 
 def _progress(text: str) -> None:
@@ -48,22 +48,22 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
     say(f"warning: {message}")
 
 
-#: Name of a rate, the factor and the unit that it is shown in, and what it is.
+#: Name of a rate, the factor and unit to show it in, and its description.
 _ROWS = (
-    ("gemm_flops", 1e-9, "Gflop/s", "matrix product, float32, one cpu"),
-    ("gemm_flops64", 1e-9, "Gflop/s", "matrix product, float64, one cpu"),
-    ("gemm_half", 1, "", "smallest dimension at half of that rate"),
-    ("gemm_parallel", 100, "%", "of a cpu gained with each further one"),
-    ("memory_bandwidth", 1e-9, "GB/s", "memory, all cpus"),
-    ("memory_bandwidth_one", 1e-9, "GB/s", "memory, one cpu"),
-    ("cache_bandwidth", 1e-9, "GB/s", "cache, one cpu"),
-    ("cache_bytes", 2.0**-20, "MiB", "stay in cache"),
+    ("gemm_flops", 1e-9, "Gflop/s", "matrix product, float32, one CPU"),
+    ("gemm_flops64", 1e-9, "Gflop/s", "matrix product, float64, one CPU"),
+    ("gemm_half", 1, "", "smallest dimension that reaches half of that rate"),
+    ("gemm_parallel", 100, "%", "speedup per additional CPU"),
+    ("memory_bandwidth", 1e-9, "GB/s", "memory, all CPUs"),
+    ("memory_bandwidth_one", 1e-9, "GB/s", "memory, one CPU"),
+    ("cache_bandwidth", 1e-9, "GB/s", "cache, one CPU"),
+    ("cache_bytes", 2.0**-20, "MiB", "effective cache size"),
     ("fresh_bandwidth", 1e-9, "GB/s", "memory touched for the first time"),
-    ("elementwise", 1e-9, "G/s", "cheap functions of elements, float32, one cpu"),
-    ("transcendental", 1e-9, "G/s", "exp and such, float32, one cpu"),
-    ("irregular", 1e-6, "M/s", "places visited one by one, one cpu"),
+    ("elementwise", 1e-9, "G/s", "elementwise functions, float32, one CPU"),
+    ("transcendental", 1e-9, "G/s", "transcendental functions, float32, one CPU"),
+    ("irregular", 1e-6, "M/s", "random accesses, one CPU"),
     ("kernel_seconds", 1e6, "µs", "one kernel call"),
-    ("spread_seconds", 1e6, "µs", "more for a call beside other threads"),
+    ("spread_seconds", 1e6, "µs", "extra per call if several threads run"),
     ("task_seconds", 1e6, "µs", "one local task"),
 )
 

@@ -1,8 +1,8 @@
-"""What all commands agree on. Results go to the standard output, everything said on the way to the error output.
+"""Conventions of all commands. Results go to standard output, messages to standard error.
 
-Exit codes: 0 done; 1 failed (a cluster that does not answer, a job or script that failed: then its own code); 2 wrong
-use (a file that is not there or not what it should be, an option that cannot be). Errors that a user can mend are told
-in one line; any other is a plain traceback, as from every Python program.
+Exit codes: 0 success; 1 failure, such as a cluster that does not answer (a job or script that fails returns its own
+code); 2 wrong usage, such as a missing or invalid file or an invalid option. Errors that the user can fix are reported
+in one line; all others are a normal Python traceback.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ FAILED, MISUSED = 1, 2
 
 
 class Commands(TyperGroup):
-    """Commands whose wrong use is told in one line, too."""
+    """Commands that report usage errors in one line as well."""
 
     def main(self, *args: Any, **options: Any) -> Any:
         try:
             code = super().main(*args, **{**options, "standalone_mode": False})
         except Exception as e:
-            told = getattr(e, "format_message", None)  # of the parser, whose classes depend on typer's version
+            told = getattr(e, "format_message", None)  # parser errors; classes vary with typer's version
             if told is None:
                 raise
             text, context = told(), getattr(e, "ctx", None)
-            if not text.startswith("Usage:"):  # the help, where a command is missing
+            if not text.startswith("Usage:"):  # the help, if no command is given
                 hint = f" (see {context.command_path} --help)" if context is not None else ""
                 text = f"error: {' '.join(text.split())}{hint}"
             typer.echo(text, err=True)
@@ -46,11 +46,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-#: The option of commands whose result a script would read.
+#: The option of commands with machine-readable results.
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-#: Whether this process is the command: then it may have children of its own.
+#: Whether this process runs only the command, so that it may fork.
 in_own_process = False
 
 
@@ -62,12 +62,12 @@ def main() -> None:
 
 
 def say(text: str) -> None:
-    """Something said on the way."""
+    """Print a message to standard error."""
     typer.echo(text, err=True)
 
 
 def fail(text: str, code: int = FAILED) -> NoReturn:
-    """End with an error of one line."""
+    """Exit with a one-line error."""
     typer.echo(f"error: {' '.join(text.split())}", err=True)
     raise typer.Exit(code)
 

@@ -1,4 +1,4 @@
-"""`distgrad demo`: the main job from end to end, in less than a minute."""
+"""`distgrad demo`: planning, running and training a small model, in less than a minute."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distgrad.cli.loading import called_at, load_file
 if TYPE_CHECKING:
     from distgrad.run.session import Session
 
-#: Runs of which the shortest is told: the first one compiles.
+#: Number of timed runs, of which the shortest is shown; the first one includes compilation.
 RUNS = 3
 WORKERS = 2
 FOLDER = Path("distgrad-demo")
@@ -30,14 +30,14 @@ FOLDER = Path("distgrad-demo")
 
 @app.command()
 def demo(
-    local: Annotated[bool, typer.Option("--local", help="Without Ray: all in this process.")] = False,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps of training.")] = 30,
-    output: Annotated[Path, typer.Option(metavar="DIR", help="For the model, the report and the trace.")] = FOLDER,
+    local: Annotated[bool, typer.Option("--local", help="Run in this process only, without Ray.")] = False,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Number of training steps.")] = 30,
+    output: Annotated[Path, typer.Option(metavar="DIR", help="Folder for model, report and trace.")] = FOLDER,
 ) -> None:
-    """Try it: a small language model, planned, run and trained.
+    """Try distgrad: plan, run and train a small language model.
 
-    Its gradients are planned, then made in this process and on a Ray of two workers that is started on this machine,
-    with the same bits; it is trained for a few steps, and a report of all that is written. Takes less than a minute.
+    The gradients are planned and computed in this process and on a local Ray with two workers, with the same bits. Then
+    the model is trained for a few steps, and a report is written. Takes less than a minute.
     """
     import distgrad as dg
 
@@ -59,7 +59,7 @@ def demo(
 
 
 def _prepared(folder: Path) -> Path:
-    """The model's file in its folder. Only a new folder, an empty one or that of an earlier demo is written to."""
+    """Write the model's file to its folder, which must be new, empty, or of an earlier demo."""
     from distgrad.files import write_text
 
     text = resources.files("distgrad.cli").joinpath("demo_model.py").read_text(encoding="utf-8")
@@ -67,8 +67,8 @@ def _prepared(folder: Path) -> Path:
     try:
         if folder.exists() and any(folder.iterdir()) and not (file.exists() and file.read_text("utf-8") == text):
             fail(
-                f"{str(folder)!r} has files that are not an unchanged demo's, which shall not be overwritten: "
-                f"name another folder with --output",
+                f"{str(folder)!r} has files that are not of an earlier demo, or were changed since: "
+                f"choose another folder with --output",
                 MISUSED,
             )
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,11 +80,11 @@ def _prepared(folder: Path) -> Path:
 
 
 def _calibrate() -> None:
-    """Measure this machine if it was not before. Where the rates cannot be kept, those of a common server do."""
+    """Measure this machine unless its rates are cached. If they cannot be cached, use those of a common server."""
     from distgrad.workers.tools import calibrate
 
     if not calibrate.cache_file().exists():
-        say("measuring this machine, once, for predictions in its seconds ...")
+        say("measuring this machine once, so that plans predict times for it ...")
         with suppress(OSError):
             calibrate.calibrate()
 
@@ -103,27 +103,27 @@ def _on_ray(model: Any, function: Any, arguments: Any, digest: str, steps: int, 
     import distgrad as dg
 
     _title(f"On Ray, started on this machine with {WORKERS} workers")
-    os.environ.pop("RAY_ADDRESS", None)  # a demo has a Ray of its own
+    os.environ.pop("RAY_ADDRESS", None)  # the demo starts its own Ray
     try:
         session = dg.Session("ray", workers=WORKERS, object_store_memory="200 MB", trace=True)
     except (ConnectionError, ImportError) as e:
-        fail(f"{e}. `distgrad demo --local` does without Ray, `distgrad doctor` looks for the cause.")
+        fail(f"{e}. `distgrad demo --local` runs without Ray; `distgrad doctor` looks for the cause.")
     with session:
         plan = function.plan(*arguments)
         value, again, seconds = _measured(function, arguments)
         _line(f"loss {value:.6f} and all gradients in {_ms(seconds)}, digest {again}")
-        _line(f"by a plan of its own with {len(plan.tasks)} tasks, each a task of Ray: {_verdict(digest, again)}")
+        _line(f"from a different plan, with {len(plan.tasks)} tasks that run as Ray tasks: {_verdict(digest, again)}")
         _finish(session, "on Ray", model, arguments[0], steps, folder)
 
 
 def _verdict(digest: str, again: str) -> str:
     if digest != again:
-        fail("the gradients of Ray have other bits than those of this process, which must not be: please report it")
+        fail("the gradients computed on Ray and in this process have different bits, which is a bug: please report it")
     return "the same bits"
 
 
 def _measured(function: Any, arguments: Any) -> tuple[float, str, float]:
-    """The loss, a digest of the bits of all gradients, and the seconds of the shortest run."""
+    """The loss, a digest of all gradients, and the seconds of the shortest run."""
     times = []
     for _ in range(RUNS):
         began = time.perf_counter()
@@ -142,13 +142,13 @@ def _finish(session: Session, where: str, model: Any, params: Any, steps: int, f
     began = time.perf_counter()
     _, losses = model.train(params, track(range(steps), "training"), np.random.default_rng(1))
     seconds = (time.perf_counter() - began) / steps
-    _line(f"{steps} steps, {_ms(seconds)} each: loss {losses[0]:.2f} at first, {losses[-1]:.2f} at last")
-    _title("What happened")
+    _line(f"{steps} steps, {_ms(seconds)} each: loss {losses[0]:.2f} at the start, {losses[-1]:.2f} at the end")
+    _title("The report")
     try:
         session.write_report(folder / "report.html")
         session.write_trace(folder / "trace.json")
     except (OSError, ValueError) as e:
-        fail(f"{e}, or name another --output")
+        fail(f"{e}, or choose another --output")
     _line(f"{folder / 'report.html'}   the plan, the timeline, memory, the slowest ops: open it in a browser")
     _line(f"{folder / 'trace.json'}    the same for ui.perfetto.dev, and for `distgrad report`")
 
@@ -160,9 +160,9 @@ def _tell_model(file: Path, arguments: Any) -> None:
     params, tokens, _ = arguments
     count = sum(x.size for x in params.values())
     _title("The model", first=True)
-    _line(f"{file}: a language model of bytes, {count:,} weights, which learns to write itself")
+    _line(f"{file}: a byte-level language model with {count:,} weights that learns its own source code")
     rows, length = tokens.shape
-    _line(f"wanted: its loss and all gradients for {rows} × {length} bytes, in shards that can run side by side")
+    _line(f"to compute: its loss and all gradients for {rows} × {length} bytes, in shards that can run in parallel")
 
 
 def _tell_plan(plan: Any) -> None:
@@ -175,9 +175,9 @@ def _tell_plan(plan: Any) -> None:
 def _tell_next(file: Path) -> None:
     name, distgrad = shlex.quote(str(file)), called()
     commands = {
-        f"{distgrad} plan {name}:plan --workers 8": "what eight workers would gain",
-        f"{distgrad} run {name} --workers 2": "train it as a script; change it, and run it again",
-        f"{distgrad} doctor": "what this machine has for distgrad, and what it lacks",
+        f"{distgrad} plan {name}:plan --workers 8": "the same plan for eight workers",
+        f"{distgrad} run {name} --workers 2": "train it as a script; change it and run it again",
+        f"{distgrad} doctor": "check this machine for problems",
     }
     _title("Next")
     width = max(map(len, commands))
@@ -186,7 +186,7 @@ def _tell_next(file: Path) -> None:
 
 
 def called() -> str:
-    """How this was called, so that what is told to type works: `distgrad` need not be on the PATH."""
+    """How this command was called, so that the suggested commands work even if `distgrad` is not on the PATH."""
     script = Path(sys.argv[0])
     if script.name == "__main__.py":
         return shlex.join([sys.orig_argv[0], "-m", "distgrad"])

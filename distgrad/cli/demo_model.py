@@ -1,10 +1,10 @@
-"""A language model of bytes, with two blocks of attention, that learns to write its own source code.
+"""A byte-level language model with two attention blocks that learns its own source code.
 
-`distgrad demo` writes this file beside its report, as `model.py`: change it, and see what that costs.
+`distgrad demo` writes this file next to its report, as `model.py`. Change it and see what it costs:
 
-    distgrad plan model.py:plan                what would run, how long, in how much memory
-    python model.py                            trains it in this process
-    distgrad run model.py --workers 2          trains it on Ray
+    distgrad plan model.py:plan                shows tasks, time and memory without running
+    python model.py                            trains in this process
+    distgrad run model.py --workers 2          trains on Ray
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import distgrad as dg
 from distgrad.progress import track
 
 WIDTH, HEADS, BLOCKS = 128, 4, 2
-#: Bytes that the model sees at once; rows of a batch; parts of a batch whose gradients are made side by side.
+#: Context length in bytes; rows of a batch; shards of a batch, whose gradients can run in parallel.
 CONTEXT, ROWS, SHARDS = 64, 32, 4
 TEXT = np.frombuffer(Path(__file__).read_bytes(), np.uint8).astype(np.int64)
 
@@ -30,7 +30,7 @@ Arrays = dict[str, Array]
 
 
 def logits(params: Any, tokens: Any) -> Any:
-    """What the model expects to come next, behind each byte."""
+    """Logits of the next byte at each position."""
     x = dg.nn.embedding(params["bytes"], tokens) + params["places"]
     for i in range(BLOCKS):
         x = x + attention(params, i, norm(params, f"{i}.norm1", x))
@@ -40,7 +40,7 @@ def logits(params: Any, tokens: Any) -> Any:
 
 
 def attention(params: Any, i: int, x: Any) -> Any:
-    """Each byte takes what it needs from those before it."""
+    """Causal self-attention."""
     rows, length, width = x.shape
     parts = (x @ params[f"{i}.qkv"]).reshape(rows, length, 3, HEADS, width // HEADS)
     q, k, v = (np.transpose(parts[:, :, j], (0, 2, 1, 3)) for j in range(3))
@@ -57,7 +57,7 @@ def loss(params: Any, tokens: Any, targets: Any) -> Any:
     return np.mean(dg.nn.sparse_softmax_cross_entropy(logits(params, tokens), targets))
 
 
-#: The loss and its gradients, on shards of the batch: as parallel tasks, where there are workers for them.
+#: The loss and its gradients, on shards of the batch: parallel tasks if there are several workers.
 step = dg.data_parallel(dg.value_and_grad(loss), shards=SHARDS)
 
 
@@ -77,14 +77,14 @@ def weights(rng: np.random.Generator) -> Arrays:
 
 
 def batch(rng: np.random.Generator) -> tuple[Array, Array]:
-    """Pieces of the text, and for each of their bytes the one that follows."""
+    """Random pieces of the text, and the next byte for each of their bytes."""
     starts = rng.integers(0, len(TEXT) - CONTEXT, size=ROWS)
     pieces = TEXT[starts[:, None] + np.arange(CONTEXT + 1)]
     return pieces[:, :-1], pieces[:, 1:]
 
 
 def train(params: Arrays, steps: Any, rng: np.random.Generator) -> tuple[Arrays, list[float]]:
-    """New weights and the loss of each step; a weight goes by a small amount where its gradients lately point."""
+    """Train with Adam; returns the new weights and the loss of each step."""
     speed = {name: np.zeros_like(x) for name, x in params.items()}
     losses = []
     for _ in steps:
@@ -96,7 +96,7 @@ def train(params: Arrays, steps: Any, rng: np.random.Generator) -> tuple[Arrays,
 
 
 def plan() -> tuple[Any, tuple[Any, ...]]:
-    """What `distgrad plan model.py:plan` plans: a function, and arguments as it is called with."""
+    """For `distgrad plan model.py:plan`: a function and example arguments."""
     rng = np.random.default_rng(0)
     return step, (weights(rng), *batch(rng))
 
@@ -104,7 +104,7 @@ def plan() -> tuple[Any, tuple[Any, ...]]:
 def main() -> None:
     rng = np.random.default_rng(0)
     _, losses = train(weights(rng), track(range(50), "training"), rng)
-    print(f"loss {losses[0]:.2f} at first, {losses[-1]:.2f} after {len(losses)} steps")
+    print(f"loss {losses[0]:.2f} at the start, {losses[-1]:.2f} after {len(losses)} steps")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`distgrad doctor`: what this machine and its cluster have for distgrad, and what to do about what they lack."""
+"""`distgrad doctor`: checks this machine and its cluster, and says how to fix each problem."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distgrad.cli.run import cluster_address
 if TYPE_CHECKING:
     from distgrad.workers.tools.doctor import Finding
 
-ADDRESS = "Of a Ray cluster to look at; that of RAY_ADDRESS, or the one started on this machine, by default."
+ADDRESS = "Address of a Ray cluster to check; RAY_ADDRESS, or the Ray started on this machine, by default."
 COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 
 
@@ -25,10 +25,10 @@ COLOURS = {"ok": "green", "warning": "yellow", "problem": "red"}
 def doctor(
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help=ADDRESS)] = None, as_json: AsJson = False
 ) -> None:
-    """Look at what this machine has for distgrad, and lacks.
+    """Check this machine for problems.
 
-    Versions, cpus, BLAS, memory, the object store, GPUs, Ray; and what to do about each problem. The exit code is 1 if
-    there is a problem; a warning is none.
+    Checks versions, CPUs, BLAS, memory, the object store, GPUs and Ray, and says how to fix each problem. The exit code
+    is 1 if there is a problem; warnings do not count.
     """
     found = []
     for finding in _findings(address and cluster_address(address)):
@@ -65,5 +65,5 @@ def _state(state: str) -> str:
 def _summary(found: Sequence[Finding]) -> str:
     count = {state: sum(finding.state == state for finding in found) for state in ("problem", "warning")}
     if not any(count.values()):
-        return "All is well."
+        return "No problems found."
     return ", ".join(f"{n} {state}{'s' * (n != 1)}" for state, n in count.items() if n)

@@ -1,4 +1,4 @@
-"""`distgrad jobs`: the jobs of a cluster; and how commands reach a cluster that takes jobs."""
+"""`distgrad jobs`: lists, follows and stops the jobs of a cluster; also connects commands to its dashboard."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ Address = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="Of the cluster's dashboard. By default that of RAY_API_SERVER_ADDRESS or RAY_ADDRESS, if it is one, or "
+        help="Address of the cluster's dashboard. By default RAY_API_SERVER_ADDRESS, RAY_ADDRESS if it is one, or "
         "http://127.0.0.1:8265.",
     ),
 ]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Of the job, as `distgrad jobs list` shows it.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the job, as shown by `distgrad jobs list`.")]
 
 
 @contextmanager
 def cluster(address: str | None) -> Iterator[Jobs]:
-    """The jobs of a cluster; what goes wrong between it and us is an error of one line."""
+    """Connect to the jobs of a cluster; connection problems become one-line errors."""
     from distgrad.workers.importing import explain_import
     from distgrad.workers.jobs.dashboard import JobsError, usual_address
     from distgrad.workers.jobs.jobs import Jobs
@@ -47,12 +47,12 @@ def cluster(address: str | None) -> Iterator[Jobs]:
 
 
 def follow(found: Jobs, id: str, address: str | None) -> Job:
-    """Print a job's log as it comes; Ctrl-C ends that, not the job."""
+    """Follow a job's log; Ctrl-C stops following, not the job."""
     try:
         return found.follow(id, _write)
     except KeyboardInterrupt:
         where = "" if address is None else f" --address {address}"
-        say(f"\njob {id} goes on: `distgrad jobs logs {id} --follow{where}` shows it again, "
+        say(f"\njob {id} is still running: `distgrad jobs logs {id} --follow{where}` shows it again, "
             f"`distgrad jobs stop {id}{where}` stops it")  # fmt: skip
         raise typer.Exit(INTERRUPTED) from None
 
@@ -64,7 +64,7 @@ def _write(text: str) -> None:
 
 @jobs.command("list")
 def list_jobs(address: Address = None, as_json: AsJson = False) -> None:
-    """The jobs of a cluster, the newest first."""
+    """List the jobs of a cluster, newest first."""
     with cluster(address) as found:
         rows = [_row(job) for job in found.list()]
     if as_json:
@@ -79,9 +79,9 @@ def list_jobs(address: Address = None, as_json: AsJson = False) -> None:
 def logs(
     id: Id,
     address: Address = None,
-    following: Annotated[bool, typer.Option("--follow", help="Go on until the job has ended.")] = False,
+    following: Annotated[bool, typer.Option("--follow", help="Follow the log until the job ends.")] = False,
 ) -> None:
-    """What a job has printed."""
+    """Print the log of a job."""
     with cluster(address) as found:
         if following:
             follow(found, id, address)
@@ -91,15 +91,15 @@ def logs(
 
 @jobs.command()
 def stop(id: Id, address: Address = None) -> None:
-    """Stop a job: it gets SIGTERM, and is killed if it has not ended after some seconds."""
+    """Stop a job: it gets SIGTERM, and is killed if it is still running a few seconds later."""
     with cluster(address) as found:
         job = found.get(id)
         if job.over:
-            say(f"job {id} had ended before: {job.status}")
+            say(f"job {id} had already ended: {job.status}")
             return
         job = found.stop(id)
     if not job.over:
-        fail(f"job {id} is told to stop, but is still {job.status}: see `distgrad jobs list`")
+        fail(f"job {id} was asked to stop, but is still {job.status}: see `distgrad jobs list`")
     say(f"job {id} has ended: {job.status}")
 
 
@@ -116,7 +116,7 @@ def _row(job: Job) -> dict[str, Any]:
 
 
 def printable(text: str) -> str:
-    """A text on one line: what a terminal would obey, as newlines and escapes, is shown as Python writes it.
+    """A text on one line: newlines, escapes and other control characters are shown as Python escapes.
 
     >>> printable("a\\nb\x1b[2J é")
     'a\\\\nb\\\\x1b[2J é'

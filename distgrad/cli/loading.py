@@ -1,4 +1,4 @@
-"""A user's module, by its name or by the path of its file, and what is in it. Its mistakes are errors of one line."""
+"""Loads a user's module, by name or by file, and finds objects in it. Errors in user code are reported in one line."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ T = TypeVar("T")
 
 @contextmanager
 def guarded(doing: str, code: int = FAILED) -> Iterator[None]:
-    """Inside runs a user's code: what it prints goes to the error output, what it raises is an error of one line."""
+    """Context for user code: its output goes to standard error, and exceptions become one-line errors."""
     try:
         with redirect_stdout(sys.stderr):
             yield
     except KeyboardInterrupt:
         raise
     except SystemExit:
-        fail(f"{doing}: it ended the program. What a script does belongs under `if __name__ == '__main__':`.", code)
-    except BaseException as e:  # whatever it may raise
+        fail(f"{doing}: it ended the program. Put the script's actions under `if __name__ == '__main__':`.", code)
+    except BaseException as e:  # user code may raise anything
         fail(f"{doing}: {described(e)}{_place(e)}", code)
 
 
@@ -40,9 +40,9 @@ def described(e: BaseException) -> str:
 
 
 def _place(e: BaseException) -> str:
-    """The innermost line of the user's that was running."""
+    """The innermost line of user code in the traceback."""
     if isinstance(e, SyntaxError):
-        return ""  # its text names the line
+        return ""  # its message has the line
     frames = [f for f in traceback.extract_tb(e.__traceback__) if not _is_foreign(f.filename)]
     return f" (at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno})" if frames else ""
 
@@ -53,8 +53,8 @@ def _is_foreign(filename: str) -> bool:
 
 
 def load_module(name: str) -> ModuleType:
-    """The module of this name, or the one that this file is. Other files are found from where it lies, as a script's
-    are; a module by its name from the current folder too, as with `python -m`."""
+    """Import a module by name or by file. As for a script, its imports are searched in the file's folder; a module is
+    also searched in the current folder, as with `python -m`."""
     if name.endswith(".py") or os.sep in name:
         return load_file(Path(name))
     sys.path.insert(0, os.getcwd())
@@ -68,7 +68,7 @@ def load_module(name: str) -> ModuleType:
 def _is_missing(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is None
-    except (ImportError, ValueError):  # a parent that is missing or no package; an empty name
+    except (ImportError, ValueError):  # the parent is missing or not a package, or the name is empty
         return True
 
 
@@ -76,10 +76,10 @@ def load_file(file: Path) -> ModuleType:
     if not file.is_file():
         fail(f"there is no file {str(file)!r}", MISUSED)
     sys.path.insert(0, str(file.resolve().parent))
-    name = f"__{file.stem}__" if file.stem in sys.modules else file.stem  # others use the module of this name
+    name = f"__{file.stem}__" if file.stem in sys.modules else file.stem  # do not replace another module of this name
     spec = importlib.util.spec_from_file_location(name, file.resolve())
     if spec is None or spec.loader is None:
-        fail(f"{str(file)!r} is no Python file", MISUSED)
+        fail(f"{str(file)!r} is not a Python file", MISUSED)
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     with guarded(f"{str(file)!r} cannot be imported", MISUSED):
         spec.loader.exec_module(module)
@@ -87,8 +87,8 @@ def load_file(file: Path) -> ModuleType:
 
 
 def called_at(place: Any, call: Callable[[], T]) -> T:
-    """What `call` gives, with the line where `place`, a function of the user's, begins as the line that called it:
-    ops have the line of the user's code that made them, and here none did."""
+    """The result of `call`, as if called from the first line of the user's function `place`: ops record the line of
+    user code that built them, and here there is none."""
     code = getattr(inspect.unwrap(place), "__code__", None)
     if code is None:
         return call()
@@ -99,7 +99,7 @@ def called_at(place: Any, call: Callable[[], T]) -> T:
 
 
 def find(module: ModuleType, name: str, where: str) -> Any:
-    """What is called `name` in a module; dots lead into what is found."""
+    """Look up a dotted name in a module."""
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):

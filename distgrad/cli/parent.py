@@ -1,8 +1,8 @@
-"""The parent of a script that runs on Ray: it tells of an end that the script itself cannot tell of.
+"""The parent process of a script that runs on Ray: it reports when Ray has killed the script.
 
-Ray ends a driver whose raylet has died (2.60: `_exit` inside of its client, at the next use of the object store), so no
-handler and no `finally` of the script runs. The process that the user started therefore forks: the child runs the
-script, and this one waits for it, hands signals on, and says what happened where the child went without a word.
+If a driver's raylet dies, Ray ends the driver with `_exit` in its client at the next use of the object store (seen in
+2.60), so no handler and no `finally` of the script runs. The process that the user started therefore forks: the child
+runs the script; the parent waits for it, forwards signals, and prints an error if the child ended without one.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from contextlib import suppress
 
 from distgrad.cli.console import say
 
-#: The exit code where Ray ended the script: of a failure that is worth another try (EX_TEMPFAIL).
+#: Exit code if Ray ended the script: a temporary failure, worth a retry (EX_TEMPFAIL).
 ENDED_BY_RAY = 75
-#: Ray's own exit code, and the code of Linux' prctl that has a process end with its parent.
+#: Exit code that Ray uses, and Linux' prctl option that ends a process with its parent.
 _RAYS, _PR_SET_PDEATHSIG = 1, 1
-#: Signals that end a program and are the script's to answer.
+#: Signals that are forwarded to the script.
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def fork() -> None:
-    """Goes on in a child; the parent never returns from here, and exits as the child does."""
+    """Continue in a child process. The parent does not return; it exits with the child's exit code."""
     if not hasattr(os, "fork") or not hasattr(signal, "sigwaitinfo"):
         return
     sys.stdout.flush()
@@ -42,12 +42,12 @@ def fork() -> None:
     if apart:
         os.setpgid(0, 0)
     _end_with(parent)
-    atexit.register(os.write, orderly, b".")  # the first to be registered comes last
+    atexit.register(os.write, orderly, b".")  # registered first, so it runs last
     signal.pthread_sigmask(signal.SIG_SETMASK, old)
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel end this process with its parent, which somebody may kill."""
+    """Ask the kernel to end this process if its parent is killed."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -55,11 +55,11 @@ def _end_with(parent: int) -> None:
 
 
 def _waited(child: int, signals: set[signal.Signals], apart: bool) -> int:
-    """The status with which the child ended; meanwhile signals go to it."""
+    """Wait for the child and return its status; forwards signals in the meantime."""
     while True:
         came = signal.sigwaitinfo(signals)
         if came.si_signo != signal.SIGCHLD:
-            if apart or came.si_code <= 0:  # by a process: the terminal's own reach the child anyway
+            if apart or came.si_code <= 0:  # sent by a process; signals from the terminal reach the child anyway
                 with suppress(ProcessLookupError):
                     os.kill(child, came.si_signo)
             continue
@@ -69,7 +69,7 @@ def _waited(child: int, signals: set[signal.Signals], apart: bool) -> int:
 
 
 def _code(status: int, end: int) -> int:
-    """The exit code; what the child could not say is said."""
+    """The exit code; prints the error if the child could not."""
     os.set_blocking(end, False)
     try:
         orderly = os.read(end, 1) == b"."
@@ -80,10 +80,10 @@ def _code(status: int, end: int) -> int:
         say(f"error: the script was ended by signal {signal.Signals(-code).name}. {_REMEDY}")
         return 128 - code
     if code == _RAYS and not orderly:
-        say(f"error: the process of the script was ended from inside, as Ray does where the raylet of this machine has "
-            f"died or its head is gone: see the last lines above and Ray's logs. {_REMEDY}")  # fmt: skip
+        say(f"error: the script's process was ended by Ray, which happens if the raylet of this machine has died or "
+            f"its head is gone: see the last lines above and Ray's logs. {_REMEDY}")  # fmt: skip
         return ENDED_BY_RAY
     return code
 
 
-_REMEDY = "Start it again: a script that begins with Checkpoints.restore goes on from its last checkpoint."
+_REMEDY = "Start it again: a script that begins with Checkpoints.restore continues from its last checkpoint."

@@ -1,4 +1,4 @@
-"""`distgrad plan`: what would run, where, how long and in how much memory."""
+"""`distgrad plan`: shows the plan of a function, with predicted time and memory, without running it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from distgrad.scheduler.cluster import Cluster
     from distgrad.scheduler.plan import Plan
 
-#: What a user is told who gives something else.
+#: The remedy in errors about the function.
 CONVENTION = (
-    "Name a function of no arguments that returns a function and a tuple of arguments for it: "
+    "Name a function without arguments that returns a function and a tuple of arguments for it: "
     "`def plan(): return step, (params, x, y)`; or give the types of the arguments: --spec 'float32[256,784]'."
 )
-#: The share of a machine's memory that Ray's tasks may have: most of the rest is its object store.
+#: Fraction of a machine's memory for Ray tasks; most of the rest is the object store.
 RAY_MEMORY = 0.7
 
 
@@ -40,23 +40,23 @@ def plan(
     target: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="A module, or the path of its file.")],
     spec: Annotated[
         list[str] | None,
-        typer.Option(metavar="TYPE", help="The type of an argument, as 'float32[256,784]'; once for each, in order."),
+        typer.Option(metavar="TYPE", help="Type of an argument, as in 'float32[256,784]'; repeat for each, in order."),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the plan as a page, with its graph and timeline.")
+        Path | None, typer.Option(metavar="FILE", help="Write the plan as an HTML page with its graph and timeline.")
     ] = None,
     as_json: AsJson = False,
     **options: Any,
 ) -> None:
-    """Say what a function would run, without running it.
+    """Show the plan of a function without running it.
 
-    The tasks of its plan, where they go, how long they should take, and how much memory they need. FUNCTION takes
-    arrays, whose types are given with --spec; or it takes nothing, and returns a function and its arguments:
+    Shows the tasks, their placement, and the predicted time and memory. FUNCTION takes arrays, with types given by
+    --spec, or it takes no arguments and returns a function and its arguments:
 
         def plan(): return step, (params, x, y)
 
-    The plan is that of a session in this process; with --workers or --cluster that of a session on Ray, of which
-    nothing has to exist. The exit code is 1 if the plan needs more memory than there is.
+    The plan is for a session in this process or, with --workers or --cluster, for a session on Ray; the cluster need
+    not exist. The exit code is 1 if the plan needs more memory than is available.
     """
     page = None if html is None else _page(html)
     with _session(**options):
@@ -73,7 +73,7 @@ def _page(file: Path) -> Path:
     from distgrad.report.recording import target
 
     if file.suffix != ".html":
-        fail(f"--html {file}: a page is a .html file", MISUSED)
+        fail(f"--html {file}: the file name must end in .html", MISUSED)
     try:
         return target(file)
     except ValueError as e:
@@ -92,19 +92,19 @@ def _write(made: Plan, name: str, file: Path) -> None:
     from distgrad.report.recording import write
 
     if not made.tasks:
-        fail(f"--html {file}: the plan of {name} has no tasks to show: it returns what it is given", MISUSED)
+        fail(f"--html {file}: the plan of {name} has no tasks to show: it returns its arguments", MISUSED)
     try:
         write(_document(made, name), file)
     except (OSError, ValueError) as e:
         fail(f"--html: {e}", MISUSED)
-    say(f"the page of the plan is in {file}")
+    say(f"wrote the plan to {file}")
 
 
 # -- what to plan for --------------------------------------------------------------------------------------------
 
 
 def _session(cluster: Path | None, workers: int | None, cpus_per_task: int | None, memory: str | None) -> Session:
-    """A session that can plan for this cluster. It runs nothing, so it needs no Ray."""
+    """A session that plans for this cluster. It runs nothing, so it does not need Ray."""
     from distgrad.run.session import Session
 
     try:
@@ -123,17 +123,17 @@ def _cluster(file: Path | None, workers: int | None, cpus: int) -> Cluster | Non
         return None if workers is None else _this_machine(workers, cpus)
     cluster = load_cluster(file)
     if workers is not None and workers > len(cluster.workers):
-        raise ValueError(f"--workers is {workers}, but {file} has {len(cluster.workers)}: leave it out, or fewer")
+        raise ValueError(f"--workers is {workers}, but {file} has {len(cluster.workers)}: omit it, or ask for fewer")
     return replace(cluster, workers=cluster.workers[:workers])
 
 
 def _this_machine(workers: int, cpus: int) -> Cluster:
-    """What `Session("ray", workers=...)` would start here."""
+    """The cluster that `Session("ray", workers=...)` would start here."""
     from distgrad.scheduler.cluster import MOST_WORKERS, Cluster, Worker, on_ray, usable_memory
     from distgrad.workers.tools import calibrate
 
     if workers > MOST_WORKERS:
-        raise ValueError(f"--workers is {workers}, but {MOST_WORKERS:,} are the most")
+        raise ValueError(f"--workers is {workers}; the maximum is {MOST_WORKERS:,}")
     worker = Worker(cpus, memory=max(int(RAY_MEMORY * usable_memory()) // workers, 1))
     return Cluster((worker,) * workers, on_ray(calibrate.machine(cpus)), "ray on this machine", "ray")
 
@@ -142,13 +142,13 @@ def _this_machine(workers: int, cpus: int) -> Cluster:
 
 
 def _planned(target: str, arguments: list[Any]) -> tuple[str, Plan]:
-    """The plan of what is named, and its name."""
+    """The plan of the target, and its name."""
     module, colon, name = target.rpartition(":")
     if not (colon and module and name):
-        fail(f"{target!r} is not MODULE:FUNCTION, as 'train.py:step' or 'package.train:step'", MISUSED)
+        fail(f"{target!r} is not MODULE:FUNCTION, such as 'train.py:step' or 'package.train:step'", MISUSED)
     found = place = find(load_module(module), name, module)
     if not callable(found):
-        fail(f"{target} is {_short(found)}, which is no function. {CONVENTION}", MISUSED)
+        fail(f"{target} is {_short(found)}, which is not a function. {CONVENTION}", MISUSED)
     if arguments or hasattr(found, "plan"):
         _check_call(target, found, arguments)
     else:
@@ -159,7 +159,7 @@ def _planned(target: str, arguments: list[Any]) -> tuple[str, Plan]:
 
 
 def _asked(target: str, maker: Any) -> tuple[Any, list[Any]]:
-    """What a function of no arguments gives to be planned: a function and its arguments, a function, or a plan."""
+    """Plan the result of a function without arguments: a function and its arguments, a function, or a plan."""
     _check_call(target, maker, [])
     with guarded(f"{target} failed"):
         made = maker()
@@ -189,7 +189,7 @@ def _plan_of(target: str, place: Any, found: Any, arguments: list[Any]) -> Plan:
 
 
 def _check_call(target: str, found: Any, arguments: list[Any]) -> None:
-    """Whether a function can be called with so many arguments."""
+    """Exit with an error if a function cannot be called with these arguments."""
     signature = _refusing(found, arguments)
     if signature is not None:
         given = f"{_counted(arguments) if arguments else 'none'} {'is' if len(arguments) == 1 else 'are'} given"
@@ -197,7 +197,7 @@ def _check_call(target: str, found: Any, arguments: list[Any]) -> None:
 
 
 def _check_returned(target: str, found: Any, arguments: tuple[Any, ...]) -> None:
-    """The same for a function that another one returned."""
+    """The same for a function that was returned by another function."""
     signature = _refusing(found, arguments)
     if signature is None:
         return
@@ -211,10 +211,10 @@ def _check_returned(target: str, found: Any, arguments: tuple[Any, ...]) -> None
 
 
 def _refusing(found: Any, arguments: Sequence[Any]) -> inspect.Signature | None:
-    """The signature of a function that cannot be called with these arguments."""
+    """The signature of a function if it cannot be called with these arguments, else None."""
     try:
         signature = inspect.signature(found)
-    except (TypeError, ValueError):  # it does not say
+    except (TypeError, ValueError):  # it has no signature
         return None
     try:
         signature.bind(*arguments)
@@ -233,7 +233,7 @@ def _call_text(target: str, signature: inspect.Signature) -> str:
 
 
 def _argument(text: str) -> Any:
-    """An array of a type that takes no memory; or a number or text, which is part of the signature.
+    """A dummy array of the type, which takes no memory; or a Python value, which is part of the signature.
 
     >>> _argument("float32[2,3]").shape, _argument("int64[]").shape, _argument("3"), _argument("None")
     ((2, 3), (), 3, None)
@@ -247,10 +247,10 @@ def _argument(text: str) -> Any:
         shape = tuple([int(n) for n in match[2].split(",")]) if match[2].strip() else ()
         dtype = _dtype(match[1])
         if math.prod(shape) * dtype.itemsize >= 1 << 62:
-            fail(f"--spec {text!r}: no machine has so much memory", MISUSED)
+            fail(f"--spec {text!r}: the array is too large for any machine", MISUSED)
         return np.broadcast_to(np.zeros((), dtype), shape)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        fail(f"--spec {text!r} is neither a type, as 'float32[256,784]' or 'int64[]', nor a Python number", MISUSED)
+        fail(f"--spec {text!r} is neither a type, as in 'float32[256,784]' or 'int64[]', nor a Python number", MISUSED)
 
 
 def _literal(text: str) -> Any:
@@ -261,7 +261,7 @@ def _literal(text: str) -> Any:
 
 
 def _dtype(name: str) -> Any:
-    """A dtype by NumPy's name, or by the short one that plans print: f32, i64."""
+    """A dtype by its NumPy name, or by the short name that plans print, such as f32 or i64."""
     import numpy as np
 
     short = re.fullmatch(r"([fiuc])(\d+)", name)

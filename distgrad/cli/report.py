@@ -1,4 +1,4 @@
-"""`distgrad report`: a trace as a page."""
+"""`distgrad report`: turns a trace into an HTML report."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from distgrad.cli.console import MISUSED, AsJson, app, fail
 
 @app.command()
 def report(
-    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A file that Session(trace=...) wrote.")],
+    trace: Annotated[Path, typer.Argument(metavar="TRACE", help="A trace file written by Session(trace=...).")],
     output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The page to write; beside the trace by default.")
+        Path | None, typer.Option(metavar="FILE", help="File to write; next to the trace by default.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that --output does not name.")] = False,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file even if --output does not name it.")] = False,
+    show: Annotated[bool, typer.Option("--open", help="Open the report in a browser.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a page of a trace: the plan as a graph, its timeline, memory, and the slowest ops.
+    """Turn a trace into a report: the plan as a graph, its timeline, memory, and the slowest ops.
 
-    The page is one file that works without a network; its path is printed.
+    The report is a single HTML file that works offline; its path is printed.
     """
     from distgrad.files import write_text
     from distgrad.report import page, read
 
     path = trace.with_suffix(".html") if output is None else output
     if path.absolute() == trace.absolute():
-        fail(f"the page {path} would overwrite the trace: name another file with --output", MISUSED)
+        fail(f"the report {path} would overwrite the trace: choose another file with --output", MISUSED)
     try:
         document = read(trace)
     except OSError as e:
@@ -42,8 +42,8 @@ def report(
     text = page(document)
     try:
         if output is None and not force and path.exists() and path.read_bytes() != text.encode():
-            fail(f"{path} exists, and is not the page of this trace: overwrite it with --force, or name another file "
-                 f"with --output", MISUSED)  # fmt: skip
+            fail(f"{path} exists and is not the report of this trace: overwrite it with --force, or choose another "
+                 f"file with --output", MISUSED)  # fmt: skip
         write_text(path, text)
     except OSError as e:
         fail(e.strerror or str(e), MISUSED)

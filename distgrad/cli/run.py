@@ -1,4 +1,4 @@
-"""`distgrad run`: a script as `python SCRIPT` would run it, but in a session that is chosen from outside."""
+"""`distgrad run`: runs a script like `python SCRIPT`, with a default session chosen by command-line options."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from distgrad.cli.secrets import apply_file
 if TYPE_CHECKING:
     from distgrad.run.session import Session
 
-#: Of a program that Ctrl-C ended.
+#: Exit code of a program that was ended by Ctrl-C.
 INTERRUPTED = 130
-#: A variable that Ray sets for the process of a job.
+#: An environment variable that Ray sets in a job's process.
 IN_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-#: For commands that take a script with its arguments: options that they do not know are the script's.
+#: For commands that take a script: unknown options are passed to the script.
 PASSES_ON = {"ignore_unknown_options": True}
 
-#: The options of the command that is run. Typer has a click of its own, so click's current context does not know it.
+#: The options of the current command. Typer bundles its own click, so click's current context is not set.
 _own: list[str] = []
 
 Script = Annotated[str, typer.Argument(metavar="SCRIPT", help="A Python file.")]
@@ -37,7 +37,7 @@ Arguments = Annotated[list[str] | None, typer.Argument(metavar="ARGS", help="Arg
 
 
 class PassesOn(TyperCommand):
-    """A command that tells of options that it passes on though they look like its own, misspelt."""
+    """A command that notes script options that look like misspelt options of the command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         before = args[: args.index("--")] if "--" in args else list(args)
@@ -49,7 +49,7 @@ class PassesOn(TyperCommand):
             name = text.partition("=")[0]
             if near := difflib.get_close_matches(name.removeprefix("--"), own, 1, cutoff=0.8):
                 say(f"note: {name} is passed to the script; did you mean --{near[0]}? "
-                    f"What is the script's stands after `--` without this note")  # fmt: skip
+                    f"Put options of the script after `--` to avoid this note")  # fmt: skip
         return rest
 
 
@@ -60,21 +60,21 @@ def run(
     arguments: Arguments = None,
     env_file: Annotated[
         list[str] | None,
-        typer.Option(metavar="PATH", help="Set variables from a file that you alone can read: lines of KEY=VALUE."),
+        typer.Option(metavar="PATH", help="Set variables from a file of KEY=VALUE lines that only you can read."),
     ] = None,
     **options: Any,
 ) -> None:
-    """Run a script; what it computes with distgrad runs in this process, or on Ray.
+    """Run a script, with distgrad in this process or on Ray.
 
-    The script is run as by `python SCRIPT ARGS`. All that it does not run in a session of its own runs in this process;
-    with --address on a cluster; with another option of Ray, such as --workers, on a Ray that is started on this machine
-    and ends with the script.
+    The script runs as with `python SCRIPT ARGS`. Unless it opens its own session, distgrad runs in this process; with
+    --address, on that cluster; with any other Ray option, such as --workers, on a Ray that is started on this machine
+    and stopped with the script.
 
-    The options below may stand before or after SCRIPT; all others are the script's, and all that follows `--`:
-    `distgrad run --workers 4 train.py -- --workers 8`.
+    The options below may be given before or after SCRIPT. All other options, and everything after `--`, are passed to
+    the script: `distgrad run --workers 4 train.py -- --workers 8`.
 
-    The exit code is the script's: 1 if it raises; on Ray 75 if Ray ended the script's process, as it does where the
-    raylet of its machine has died.
+    The exit code is that of the script: 1 if it raises, and 75 if Ray ended the script's process, which happens if the
+    raylet of its machine dies.
     """
     check_script(script)
     for path in env_file or ():
@@ -82,10 +82,10 @@ def run(
     on_ray = session_options.are_of_ray(options)
     if console.in_own_process and on_ray:
         parent.fork()
-    trace = options["trace"] = options["trace"] and options["trace"].absolute()  # wherever the script goes
+    trace = options["trace"] = options["trace"] and options["trace"].absolute()  # the script may change directory
     try:
         session = _session("ray" if on_ray else "local", options)
-        atexit.register(_end, session, trace)  # later than the script's threads, and than what it registers itself
+        atexit.register(_end, session, trace)  # after the script's threads and its own exit handlers
         code = _outcome(script, arguments or [])
     except KeyboardInterrupt:
         say("interrupted")
@@ -105,29 +105,29 @@ def _end(session: Session, trace: Path | None) -> None:
 
 
 def _host() -> str:
-    """Which machine a job of a cluster runs on: its log is read on another one."""
+    """The machine that a cluster job runs on, since its log is read on another machine."""
     return f" on {platform.node()}" if IN_JOB in os.environ else ""
 
 
 def check_script(script: str) -> None:
-    """End here if there is no such file."""
+    """Exit with an error if the script cannot be read."""
     try:
         with open(script, "rb"):
             return
     except OSError as e:
         if script.startswith("-"):
-            fail(f"there is no option {script!r}{_nearest(script)}; options of the script stand after it", MISUSED)
+            fail(f"there is no option {script!r}{_nearest(script)}; put options of the script after it", MISUSED)
         fail(f"the script {script!r} cannot be read: {e.strerror}", MISUSED)
 
 
 def _nearest(option: str) -> str:
-    """The option of the command that is run which a misspelt one may stand for."""
+    """A hint with the command's option that is most similar to a misspelt one."""
     near = difflib.get_close_matches(option.partition("=")[0].removeprefix("--"), _own, 1)
     return f"; did you mean --{near[0]}?" if near else ""
 
 
 def _session(engine: str, options: dict[str, Any]) -> Session:
-    """The session for all threads of this process that have none of their own."""
+    """The default session of all threads of this process."""
     from distgrad import runtime
     from distgrad.run.session import Session
 
@@ -144,17 +144,17 @@ def _session(engine: str, options: dict[str, Any]) -> Session:
 
 
 def cluster_address(address: str) -> str:
-    """The address, if it can be one that a cluster is joined at."""
+    """The address, if it can be the address of a cluster to join."""
     if re.match(r"https?:", address):
         fail(f"{address!r} is the address of a dashboard, which takes jobs (`distgrad submit`): to join a cluster from "
-             f"here, give that of its head, HOST:6379 unless `ray start` was told otherwise", MISUSED)  # fmt: skip
+             f"here, give the address of its head, by default HOST:6379", MISUSED)  # fmt: skip
     if address != "auto" and not re.fullmatch(r"(ray://)?[^\s/]+:\d{1,5}", address):
-        fail(f"{address!r} is not the address of a Ray cluster: that is HOST:PORT, or 'auto'", MISUSED)
+        fail(f"{address!r} is not the address of a Ray cluster: give HOST:PORT, or 'auto'", MISUSED)
     return address
 
 
 def _outcome(script: str, arguments: list[str]) -> Any:
-    """What the script exits with. An exception is shown as Python shows it."""
+    """Run the script and return its exit code. Prints exceptions as Python does."""
     sys.argv = [script, *arguments]
     sys.path[: not sys.flags.safe_path] = [os.path.dirname(os.path.realpath(script))]
     try:
@@ -163,14 +163,14 @@ def _outcome(script: str, arguments: list[str]) -> Any:
         return e.code
     except KeyboardInterrupt:
         raise
-    except BaseException as e:  # whatever it may raise
+    except BaseException as e:  # the script may raise anything
         _show(e, script)
         return FAILED
     return 0
 
 
 def _show(e: BaseException, script: str) -> None:
-    """The traceback from the script's own frame on: what called it is of no use to its author."""
+    """The traceback from the script's first frame on, without the frames of this command."""
     trace = e.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != script:
         trace = trace.tb_next

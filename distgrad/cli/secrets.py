@@ -1,7 +1,7 @@
-"""Secrets of a job: names that look like one, and files of variables, which are read where the script runs.
+"""Secrets of a job: detects variable names that look secret, and reads files of variables on the machine of the script.
 
-What `submit --env` sets is shown by Ray: in its job list and in logs that every user of the cluster can read. A file of
-variables stays where it lies; the job reads it. Nothing here prints a value, nor a line that may hold one.
+Ray shows the values of `submit --env` in its job list and in logs that every user of the cluster can read. A file of
+variables is not copied; the job reads it. Nothing here prints a value, or a line that may contain one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from distgrad.cli.console import MISUSED, fail
 
-#: What stands for a secret wherever it is in a name; as a word of it; at the end of a word.
+#: Texts that mark a name as secret: anywhere in it; as a whole word; at the end of a word.
 _ANYWHERE = re.compile(r"SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|APIKEY|AUTHTOKEN")
 _WORD = re.compile(r"TOKENS?|KEYS?|AUTH|CREDS?|PASS|PWD|PAT|BEARER|COOKIE|JWT|DSN|\w+(TOKEN|(ACCESS|SIGNING)KEY)")
-#: Words beside which keys and tokens are counted, sorted or cut: MAX_TOKENS, NUM_KEYS, SORT_KEY.
+#: Words next to which "key" and "token" are not secret: MAX_TOKENS, NUM_KEYS, SORT_KEY.
 _COUNT = re.compile(r"MAX|MIN|NUM|N|COUNT|LIMIT|BATCH|PER|SORT|PRIMARY|FOREIGN|TOTAL|LEN|LENGTH|SIZE|PUBLIC")
-#: A name and a password within an address.
+#: User name and password in a URL.
 _LOGIN = re.compile(r"://[^/\s:@]*:[^/\s@]+@")
 
 _LINE = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)\s*=\s*(.*)", re.DOTALL)
@@ -43,7 +43,7 @@ def looks_secret(name: str, value: str = "") -> bool:
 
 
 def apply_file(path: str) -> None:
-    """Set the variables of a file in this process, which ends here where the file cannot be used."""
+    """Set the variables of a file in this process; exits with an error if the file cannot be used."""
     file = Path(path).expanduser()
     _check(file)
     try:
@@ -51,7 +51,7 @@ def apply_file(path: str) -> None:
     except OSError as e:
         fail(f"--env-file {file}: cannot be read: {e.strerror}", MISUSED)
     except UnicodeDecodeError:
-        fail(f"--env-file {file}: is not text in UTF-8", MISUSED)
+        fail(f"--env-file {file}: is not UTF-8 text", MISUSED)
     try:
         found = parsed(text)
     except ValueError as e:
@@ -65,7 +65,7 @@ def _check(file: Path) -> None:
     try:
         check_private(file)
         if not file.is_file():
-            fail(f"--env-file {file}: is no file", MISUSED)
+            fail(f"--env-file {file}: is not a file", MISUSED)
     except PermissionError as e:
         fail(f"--env-file {file}: {e.strerror or e}", MISUSED)
     except OSError as e:
@@ -74,7 +74,7 @@ def _check(file: Path) -> None:
 
 
 def parsed(text: str) -> dict[str, str]:
-    """The variables of a file; ValueError names the line that is none, without what stands in it.
+    """The variables of a file. Raises ValueError with the number of an invalid line, but not its text.
 
     >>> parsed("# mine\\nexport A=1\\nB = two words \\nC='$x # y'\\nD=\\"1\\\\n2\\"")
     {'A': '1', 'B': 'two words', 'C': '$x # y', 'D': '1\\n2'}
@@ -86,20 +86,20 @@ def parsed(text: str) -> dict[str, str]:
             continue
         match = _LINE.fullmatch(line)
         if match is None or "\0" in line:
-            raise ValueError(f"line {number} is not KEY=VALUE, nor a comment that begins with #")
+            raise ValueError(f"line {number} is neither KEY=VALUE nor a comment that begins with #")
         found[match[1]] = _value(match[2], number)
     return found
 
 
 def _value(text: str, number: int) -> str:
-    """A value as it is; in quotes, what is between them: with escapes as \\n between double ones."""
+    """The value without its quotes, if any; escapes such as \\n are replaced inside double quotes."""
     quote = text[:1]
     if quote not in ("'", '"'):
         return text
     inner = r"'([^']*)'" if quote == "'" else r'"((?:[^"\\]|\\.)*)"'
     match = re.fullmatch(rf"{inner}\s*(?:#.*)?", text)
     if match is None:
-        raise ValueError(f"line {number} has a quote that is not closed, or more after it")
+        raise ValueError(f"line {number} has an unclosed quote, or text after the closing quote")
     if quote == "'":
         return match[1]
     return re.sub(r"\\(.)", lambda m: _ESCAPES.get(m[1], m[0]), match[1])

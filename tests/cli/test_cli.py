@@ -32,8 +32,8 @@ def run(*arguments: str) -> Result:
 def test_calibrate_prints_the_rates_and_where_they_are_kept(kept: Path) -> None:
     made = run("calibrate")
     assert made.exit_code == 0
-    assert "       1.5 Gflop/s  matrix product, float32, one cpu\n" in made.stdout
-    assert made.stdout.endswith(f"kept in {kept}\n")
+    assert "       1.5 Gflop/s  matrix product, float32, one CPU\n" in made.stdout
+    assert made.stdout.endswith(f"saved to {kept}\n")
 
 
 def test_calibrate_json_is_what_a_cluster_file_takes(tmp_path: Path) -> None:

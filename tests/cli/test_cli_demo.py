@@ -29,14 +29,14 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     folder = tmp_path_factory.mktemp("demo")
     made = demo(folder)
     assert made.returncode == 0, made.stderr
-    assert made.stderr == "measuring this machine, once, for predictions in its seconds ...\n"
+    assert made.stderr == "measuring this machine once, so that plans predict times for it ...\n"
     return folder, made.stdout
 
 
 def test_it_tells_what_it_does_in_order(done: tuple[Path, str]) -> None:
     titles = [line for line in done[1].splitlines() if line and not line.startswith(" ")]
     assert titles == ["The model", "The plan, before anything runs", "In this process", "Training in this process",
-                      "What happened", "Next"]  # fmt: skip
+                      "The report", "Next"]  # fmt: skip
 
 
 def test_the_plan_is_told_in_a_few_lines_with_lines_of_the_model(done: tuple[Path, str]) -> None:
@@ -50,7 +50,7 @@ def test_it_ends_with_three_commands_to_try(done: tuple[Path, str]) -> None:
     last = done[1].split("Next\n")[1].splitlines()
     called = [sys.executable, "-m", "distgrad"]  # as this one was
     assert [line.split()[:4] for line in last] == [[*called, name] for name in ("plan", "run", "doctor")]
-    assert len({line.index(text) for line, text in zip(last, ("  what", "  train", "  what"), strict=True)}) == 1
+    assert len({line.index(text) for line, text in zip(last, ("  the same", "  train", "  check"), strict=True)}) == 1
 
 
 def test_it_writes_the_model_a_report_and_a_trace(done: tuple[Path, str]) -> None:

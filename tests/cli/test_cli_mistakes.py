@@ -42,7 +42,7 @@ def no_arguments(): return step
 
 #: What is called, and what the one line says. All of it is wrong use, so the exit code is 2.
 WRONG: list[tuple[str, str]] = [
-    ("good.py", "'good.py' is not MODULE:FUNCTION, as 'train.py:step' or 'package.train:step'"),
+    ("good.py", "'good.py' is not MODULE:FUNCTION, such as 'train.py:step' or 'package.train:step'"),
     ("good.py:", "'good.py:' is not MODULE:FUNCTION"),
     (":step", "':step' is not MODULE:FUNCTION"),
     ("absent.py:step", "there is no file 'absent.py'"),
@@ -51,8 +51,8 @@ WRONG: list[tuple[str, str]] = [
     ("good.py:stpe", "'good.py' has no 'stpe'. Did you mean 'step'?"),
     ("good.py:other", "'good.py' has no 'other'. Its functions are step, nothing, wrong_pair"),
     ("good.py:step.inner", "'good.py' has no 'step.inner'"),
-    ("good.py:rate", "good.py:rate is 0.1, which is no function. Name a function of no arguments that returns"),
-    ("good.py:step", "good.py:step is called as step(w, x), but none are given. Name a function of no arguments"),
+    ("good.py:rate", "good.py:rate is 0.1, which is not a function. Name a function without arguments that returns"),
+    ("good.py:step", "good.py:step is called as step(w, x), but none are given. Name a function without arguments"),
     ("good.py:step --spec f32[3]", "good.py:step is called as step(w, x), but 1 argument is given."),
     ("good.py:nothing", "good.py:nothing returns 3, which cannot be planned. Name a function"),
     ("good.py:missing", "good.py:missing returns step with 1 argument: x is missing. Name a function"),
@@ -63,14 +63,14 @@ WRONG: list[tuple[str, str]] = [
     ("no_such_import:step", "cannot be imported: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"),
     ("syntax.py:step", "'syntax.py' cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1)"),
     ("raising.py:step", "'raising.py' cannot be imported: OSError: the data is gone (at raising.py:2)"),
-    ("exits.py:step", "'exits.py' cannot be imported: it ended the program. What a script does belongs under `if"),
-    ("good.py:step --spec f32[", "--spec 'f32[' is neither a type, as 'float32[256,784]' or 'int64[]', nor a Python"),
+    ("exits.py:step", "'exits.py' cannot be imported: it ended the program. Put the script's actions under `if"),
+    ("good.py:step --spec f32[", "--spec 'f32[' is neither a type, as in 'float32[256,784]' or 'int64[]', nor a Python"),
     ("good.py:step --spec float32", "--spec 'float32' has no shape: 'float32[]' is a single number, 'float32["),
     ("good.py:step --spec frog", "--spec 'frog' is neither a type"),
     ("good.py:step --spec frog[3]", "--spec 'frog[3]' is neither a type"),
     ("good.py:step --spec f32[-1]", "--spec 'f32[-1]' is neither a type"),
     ("good.py:step --spec f32[1,,2]", "--spec 'f32[1,,2]' is neither a type"),
-    ("good.py:step --spec f32[9999999999,9999999999]", "no machine has so much memory"),
+    ("good.py:step --spec f32[9999999999,9999999999]", "the array is too large for any machine"),
     ("good.py:nothing --cluster absent.toml", "absent.toml: cannot be read: No such file or directory"),
     ("good.py:nothing --cluster .", ".: cannot be read: Is a directory"),
     ("good.py:nothing --cluster field.toml", "[[nodes]] 1: there is no field 'memry'; did you mean 'memory'?"),
@@ -78,7 +78,7 @@ WRONG: list[tuple[str, str]] = [
     ("good.py:nothing --cluster text.toml", "text.toml: is not TOML"),
     ("good.py:nothing --memory much", "memory is a positive number of bytes or text such as '4 GiB', got 'much'"),
     ("good.py:nothing --cpus-per-task 9999", "cpus_per_task is 9999, but the session has "),
-    ("good.py:nothing --html page.pdf", "--html page.pdf: a page is a .html file"),
+    ("good.py:nothing --html page.pdf", "--html page.pdf: the file name must end in .html"),
     ("good.py:nothing --html absent/page.html", "there is no folder 'absent'"),
 ]  # fmt: skip
 
@@ -140,7 +140,7 @@ def test_more_workers_than_a_cluster_file_has_are_a_wrong_use(folder: Path) -> N
 def test_the_demo_overwrites_nothing_that_is_not_its_own(folder: Path) -> None:
     (folder / "mine").mkdir()
     (folder / "mine" / "model.py").write_text("mine = 1\n")
-    assert_one_line(run("demo", "--local", "--output", "mine"), 2, "'mine' has files that are not an unchanged demo's")
+    assert_one_line(run("demo", "--local", "--output", "mine"), 2, "'mine' has files that are not of an earlier demo")
     assert (folder / "mine" / "model.py").read_text() == "mine = 1\n"
 
 

@@ -44,7 +44,7 @@ def test_the_exit_code_and_the_output_are_the_scripts(text: str, expected: tuple
 def test_an_end_from_inside_without_a_word_is_told_with_a_code_of_its_own() -> None:
     code, out, err = ended(started("print('half', flush=True); os._exit(1)"))
     assert (code, out) == (75, "half\n")
-    assert err.startswith("error: the process of the script was ended from inside, as Ray does where the raylet")
+    assert err.startswith("error: the script's process was ended by Ray, which happens if the raylet")
     assert "Checkpoints.restore" in err
     assert err.count("\n") == 1
 

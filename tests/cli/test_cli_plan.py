@@ -184,7 +184,7 @@ def test_json_has_predictions_and_tasks_and_nothing_else_is_printed() -> None:
 def test_html_is_the_page_of_the_plan(folder: Path) -> None:
     made = run("planned.py:plan", "--html", "plan.html")
     assert made.exit_code == 0, made.stderr
-    assert "the page of the plan is in plan.html" in made.stderr
+    assert "wrote the plan to plan.html" in made.stderr
     assert (folder / "plan.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
 
 

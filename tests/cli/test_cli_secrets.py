@@ -66,7 +66,7 @@ def test_a_file_that_others_can_read_is_refused(file: Path, mode: int) -> None:
 def test_a_file_that_is_not_there_or_no_file_is_told(tmp_path: Path) -> None:
     check_error(call("run", "script.py", "--env-file", str(tmp_path / "no")), "cannot be read: No such file")
     tmp_path.chmod(0o700)
-    check_error(call("run", "script.py", "--env-file", str(tmp_path)), "is no file")
+    check_error(call("run", "script.py", "--env-file", str(tmp_path)), "is not a file")
 
 
 def test_a_link_is_as_private_as_the_file_that_it_leads_to(file: Path, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_line_that_is_none_is_told_by_its_number_alone(file: Path, text: str, 
 
 def test_bytes_that_are_no_text_are_told(file: Path) -> None:
     file.write_bytes(b"A=\xff\xfe")
-    check_error(call("run", "script.py", "--env-file", str(file)), "is not text in UTF-8")
+    check_error(call("run", "script.py", "--env-file", str(file)), "is not UTF-8 text")
 
 
 def test_values_are_as_they_stand_or_between_quotes() -> None:
@@ -110,8 +110,8 @@ def test_a_path_that_would_lie_in_the_jobs_own_folder_is_refused(path: str) -> N
 
 
 def test_a_file_that_would_be_sent_is_refused(own: Path, file: Path) -> None:
-    check_error(submit("--env-file", str(own / "secrets.env")), "lies in the working folder")
-    check_error(submit("--env-file", str(own / "x" / ".." / "secrets.env")), "lies in the working folder")
+    check_error(submit("--env-file", str(own / "secrets.env")), "is in the working folder")
+    check_error(submit("--env-file", str(own / "x" / ".." / "secrets.env")), "is in the working folder")
     (own / "linked").symlink_to(file)
     check_error(submit("--env-file", str(file)), "(as linked), which is sent")
     (own / "linked").unlink()

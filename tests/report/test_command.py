@@ -61,7 +61,7 @@ def test_another_file_is_not_overwritten_unless_told_to(trace: Path) -> None:
     path, other = trace.with_suffix(".html"), page(small(name="another"))
     path.write_text(other)
     said = one_line(run(trace))
-    assert "trace.html exists, and is not the page of this trace: overwrite it with --force, or name" in said
+    assert "trace.html exists and is not the report of this trace: overwrite it with --force, or choose" in said
     assert path.read_text() == other
     assert run(trace, "--force").exit_code == 0
     assert path.read_text() != other

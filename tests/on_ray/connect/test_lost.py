@@ -246,6 +246,6 @@ def test_the_parent_of_a_script_tells_that_ray_ended_it(tmp_path: Any) -> None:
     assert out.startswith("2.0\n"), err  # Ray may print the raylet's last words after it
     assert "still there" not in out
     assert process.returncode == 75, err
-    assert "error: the process of the script was ended from inside, as Ray does where the raylet" in err
+    assert "error: the script's process was ended by Ray, which happens if the raylet" in err
     until(lambda: not gone(seen, mark), 60)
     assert gone(seen, mark) == []

@@ -328,7 +328,7 @@ def test_files_that_look_secret_are_not_sent_and_named(secret: subprocess.Comple
     [line] = [line for line in secret.stdout.splitlines() if line.startswith("files: ")]
     assert {"job.py", "quickstart.py", "plain.txt"} <= set(line.split())
     assert not {".env", "key.pem", ".ssh/id_rsa"} & set(line.split())
-    assert "not sent, because it looks secret: .ssh, .env, key.pem (--send PATH" in secret.stderr
+    assert "not sent, because it looks secret: .ssh, .env, key.pem (use --send PATH" in secret.stderr
 
 
 def test_a_list_of_jobs_has_one_line_for_each(cluster: Cluster, secret: subprocess.CompletedProcess[str]) -> None:
@@ -347,7 +347,7 @@ def test_a_variable_that_looks_secret_is_warned_of_and_a_file_that_others_can_re
     assert made.returncode == 2
     assert f"error: --env-file {file}: others can read {file} (its mode is 0640)" in made.stdout + made.stderr
     assert "there are no data" not in made.stdout  # the script did not begin
-    assert "warning: --env DB_PASSWORD looks secret, and Ray shows it in clear" in made.stderr
+    assert "warning: --env DB_PASSWORD looks secret, and Ray shows it in plain text" in made.stderr
     assert "shown-5d1e" in listing(cluster)  # as is warned
     assert "shown-5d1e" not in made.stdout + made.stderr
     assert HIDDEN not in made.stdout + made.stderr
