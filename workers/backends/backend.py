@@ -51,6 +51,8 @@ class Gpus:
     device: Callable[[], AbstractContextManager[Any]]
     #: Bytes of memory of that GPU; None if the library finds no GPU.
     memory: Callable[[], int | None]
+    #: What `distgrad doctor` reports on a machine with GPUs: "ok", "warning" or "problem", the finding, the remedy.
+    diagnosis: Callable[[], tuple[str, str, str]]
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,12 +15,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import metadata, util
+from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 from distgrad.printing import bytes_text
 from distgrad.scheduler.cluster import usable_cpus, usable_memory
+from distgrad.workers.backends import gpu_backend
 from distgrad.workers.tools import calibrate
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
@@ -170,19 +171,15 @@ def gpus() -> Iterator[Finding]:
         said = " ".join((done.stdout + done.stderr).split()) or "nothing"
         yield Finding("gpus", WARNING, f"nvidia-smi finds none, and says: {said}", "Check the GPU's driver.")
     else:
-        yield _torch("; ".join(names))
+        yield _library("; ".join(names))
 
 
-def _torch(found: str) -> Finding:
-    """Whether torch, which computes on GPUs, sees them."""
-    if util.find_spec("torch") is None:
-        return Finding("gpus", WARNING, f"{found}; torch is not installed", "pip install torch: it computes on them.")
-    import torch
-
-    if torch.cuda.is_available():
-        return Finding("gpus", OK, f"{found}; torch {torch.__version__}")
-    remedy = "Install a torch that was built for this driver's CUDA: https://pytorch.org/get-started"
-    return Finding("gpus", PROBLEM, f"{found}; torch {torch.__version__} cannot use them", remedy)
+def _library(found: str) -> Finding:
+    """Whether the library that computes on GPUs sees them."""
+    gpus = gpu_backend("numpy").gpus
+    assert gpus is not None
+    state, said, remedy = gpus.diagnosis()
+    return Finding("gpus", state, f"{found}; {said}", remedy)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------

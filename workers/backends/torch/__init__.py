@@ -63,6 +63,17 @@ def _memory() -> int | None:
     return int(torch.cuda.mem_get_info()[1]) if torch.cuda.is_available() else None
 
 
+def _diagnosis() -> tuple[str, str, str]:
+    try:
+        import torch
+    except ModuleNotFoundError:
+        return "warning", "torch is not installed", "pip install torch: it computes on them."
+    if torch.cuda.is_available():
+        return "ok", f"torch {torch.__version__}", ""
+    remedy = "Install a torch that was built for this driver's CUDA: https://pytorch.org/get-started"
+    return "problem", f"torch {torch.__version__} cannot use them", remedy
+
+
 def _rates(machine: Machine) -> Machine:
     return replace(machine, kernel_seconds=CALL_FACTOR * machine.kernel_seconds)
 
@@ -73,7 +84,7 @@ TORCH = Backend(
     remedy="install it as https://pytorch.org says for your GPU",
     packages={"torch": _version},
     rewrite=_rewrite,
-    gpus=Gpus(_device, _memory),
+    gpus=Gpus(_device, _memory, _diagnosis),
     execution=STEP_BY_STEP,
     rates=_rates,
 )
