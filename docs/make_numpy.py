@@ -1,4 +1,4 @@
-"""Writes docs/numpy.md, what of NumPy works on tensors, from the table that the tests run: `make docs-numpy`."""
+"""Writes docs/numpy.md, the NumPy functions that work on tensors, from the table of the tests: `make docs-numpy`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ HEAD = """\
 
 # NumPy on tensors
 
-NumPy's own functions work on tensors and variables, alone or mixed with arrays and numbers. Inside a graph they record
-distgrad's ops; on arrays alone they stay NumPy's.
+NumPy's own functions work on tensors and variables, also mixed with arrays and numbers. In a graph they record
+distgrad's ops; called with arrays only, they are NumPy's as usual.
 
     @dg.function
     def layer(x, w, b):
         return np.tanh(x @ w + b)
 
 - Argument names, defaults, axis rules and result dtypes are NumPy's (NumPy 2 promotion: Python numbers adapt to the
-  tensor beside them).
+  dtype of the tensor).
 - An argument that is not listed, such as `out=`, `where=` or `casting=`, is a TypeError that names it.
-- Any other NumPy function is a TypeError that names the nearest supported one. Nothing becomes an array of objects.
+- Any other NumPy function is a TypeError that names the nearest supported one. Tensors never become object arrays.
 - `np.asarray(tensor)`, `float(tensor)` and methods of arrays (`array.dot(tensor)`) need a value, which a tensor does
   not have while the graph is built: they are TypeErrors. `array * tensor` and `np.dot(array, tensor)` record.
-- A variable outside any graph is its value: the same calls compute at once. An IndexedSlices becomes dense.
+- Outside any graph a variable is its value: the same calls compute immediately. An IndexedSlices becomes dense.
 
 Each example below is a test: its value, shape and dtype equal NumPy's, and its gradients, up to the given order, equal
 finite differences.
@@ -91,7 +91,7 @@ def page() -> str:
     lines: list[Any] = [HEAD, *functions()]
     lines += listing("Operators", "On either side of an array; `==` of a variable is identity.", operators())
     lines += listing("Methods", "With the arguments of the functions of the same name.", sorted(methods.METHODS))
-    lines += listing("Attributes", "Beside `shape` and `dtype`.", sorted(methods.PROPERTIES))
+    lines += listing("Attributes", "In addition to `shape` and `dtype`.", sorted(methods.PROPERTIES))
     refused = [name for name in (*methods.VALUES, *methods.WRITES) if not name.startswith("_")]
     text = "TypeErrors, because a tensor has no value while the graph is built, and never changes; so is `x[key] = y`."
     lines += listing("Refused", text, refused)

@@ -31,8 +31,6 @@ API = [
     "testing", "tuple", "value_and_grad", "vjp", "zeros", "zeros_like",
 ]  # fmt: skip
 
-#: What has no example of its own: names and types that a user meets in the examples of what takes or gives them.
-
 
 def python(code: str, cwd: Path) -> str:
     """Run code in a fresh interpreter, outside the checkout unless told otherwise."""

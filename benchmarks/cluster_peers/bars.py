@@ -30,7 +30,7 @@ TIME = (
 #: The rows with 1 and 2 workers.
 PREDICTED = ("one", "left")
 WITHIN = 0.30
-#: Numbers of workers to plan for.
+#: Numbers of workers to plan for, and the seconds that planning each may take.
 PLANNED = (8, 64, 512, 4096)
 PLANNED_SECONDS = 60.0
 
