@@ -343,7 +343,7 @@ _select = define("Select", _select_infer, broadcasting=True, kind=Kind.ELEMENTWI
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """x where the condition is true, y elsewhere. Both are computed, so NaN in either one affects gradients.
+    """x where the condition is true, y elsewhere. Both are computed: a NaN in the other one can reach gradients.
 
     >>> where(np.array([True, False]), 1.0, 2.0)
     array([1., 2.])

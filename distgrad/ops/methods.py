@@ -115,7 +115,7 @@ PROPERTIES: dict[str, Method] = {
 
 #: Methods that need a value, which a variable has outside any graph, and a tensor never.
 VALUES = ("item", "tolist", "__float__", "__int__", "__index__", "__complex__")
-#: What writes into an array, and what gives a new tensor instead.
+#: Methods that modify an array, and their alternatives.
 WRITES = {
     "sort": "distgrad.sort(x) gives a sorted one",
     "partition": "distgrad.sort(x) gives a sorted one",

@@ -1,4 +1,4 @@
-"""What a user gives by mistake is refused at once, by an error that names the function and what is wrong with it."""
+"""Invalid arguments raise immediately, with an error that names the function and the problem."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import distgrad as dg
 X = np.arange(6.0)
 M = np.ones((2, 3))
 
-#: Arguments that decide how much is made: each is answered within a second, whatever they are.
+#: Arguments that determine the size of the result: huge ones must fail within a second.
 RUNAWAY: dict[str, tuple[Callable[[], Any], str]] = {
     "split": (lambda: dg.split(X, 2**40), "split: .*cannot be split into 1099511627776 equal parts"),
     "split nothing": (lambda: dg.split(np.zeros(0), 2**40), "split: 1099511627776 parts exceed the limit"),
@@ -114,7 +114,7 @@ def test_errors_name_the_function_and_what_it_got(what: str) -> None:
 
 
 def test_an_error_from_below_keeps_its_class_and_cause() -> None:
-    """What nobody checks fails in NumPy's words, with the function and its arguments added."""
+    """Unchecked arguments fail with NumPy's message, plus the function and its arguments."""
     with pytest.raises(TypeError, match=r"meshgrid: cannot work with|meshgrid: .*called with"):
         dg.meshgrid(object())
     with pytest.raises(np.exceptions.AxisError):

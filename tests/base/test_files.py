@@ -1,4 +1,4 @@
-"""Files that are written as results: refused before the work where they cannot be; written whole or not at all."""
+"""Output files: checked before the work begins, and written atomically."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_trace_that_cannot_be_written_is_refused_when_the_session_opens(
 
 @pytest.fixture
 def shared() -> Iterator[Path]:
-    """A folder that all users can reach, and none but its owner can write to."""
+    """A folder that all users can access, but only its owner can write to."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
@@ -61,7 +61,7 @@ def shared() -> Iterator[Path]:
 
 @contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
-    """Inside, a folder cannot be written to by this process, be it root's."""
+    """Within the block this process cannot write to the folder, even as root."""
     if os.geteuid() != 0:
         folder.chmod(0o555)
         yield

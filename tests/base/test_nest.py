@@ -1,4 +1,4 @@
-"""Nested structures: taken apart in one order, put together in the caller's."""
+"""Nested structures: flattened in sorted order, rebuilt in the order of the caller."""
 
 from __future__ import annotations
 

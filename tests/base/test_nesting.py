@@ -27,7 +27,7 @@ def wrapped(f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def tower(decorate: Callable[..., Any], levels: int = DEEP) -> Any:
-    """sin(x) * 1.01 ** levels, by as many functions that call each other."""
+    """sin(x) * 1.01 ** levels, by nested functions, one per level."""
     f = decorate(dg.sin)
     for _ in range(levels):
         f = decorate(wrapped(f))
@@ -99,7 +99,7 @@ def test_a_tensor_and_a_variable_are_captured_through_all_levels() -> None:
 
 
 def test_a_session_that_is_open_runs_what_deep_levels_compute() -> None:
-    """What belongs to a thread goes along: the open session, and the graph that is built."""
+    """Thread-local state is passed on: the open session, and the graph being built."""
     with dg.Session(threads=1) as session, np.errstate(all="raise"):
         seen: list[Any] = []
 
@@ -118,7 +118,7 @@ def test_a_session_that_is_open_runs_what_deep_levels_compute() -> None:
 
 
 def ended() -> bool:
-    """Whether the threads of nested levels end; each has said what it has to say before."""
+    """Whether the threads of nested levels end; each has returned its result before."""
     for thread in threading.enumerate():
         if thread.name == "distgrad-nesting":
             thread.join(10)
@@ -139,7 +139,7 @@ def test_an_error_comes_back_through_all_levels() -> None:
 
 
 def test_ctrl_c_ends_a_deep_trace() -> None:
-    """The main thread waits for the one that traces; what interrupts it interrupts that."""
+    """The main thread waits for the tracing thread; an interrupt of the one reaches the other."""
     inside = threading.Event()
 
     def slow(x: Any) -> Any:

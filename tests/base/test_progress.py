@@ -343,7 +343,7 @@ print(dg.function(lambda x: sleeps(x) + 1, name="slow")(np.ones(2)).sum())
 
 
 def run_script(tmp_path: Path, mode: str, terminal: bool) -> str:
-    """What a script says on its error output, which is a terminal or a pipe."""
+    """The stderr of a script, with a terminal or a pipe."""
     script = tmp_path / "slow.py"
     script.write_text(SCRIPT)
     environment = {**os.environ, "DISTGRAD_PROGRESS": mode, "TERM": "xterm"}

@@ -1,4 +1,4 @@
-"""The seam between building and running: which session runs what."""
+"""The current session: which session runs what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""check_grads itself: what it must catch, and what it must let pass."""
+"""check_grads: wrong gradients that it must find, and correct ones that it must accept."""
 
 from __future__ import annotations
 

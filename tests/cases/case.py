@@ -1,4 +1,4 @@
-"""What a row of the op table says."""
+"""The rows of the op table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Case:
-    """One use of one op: how it is built, on what, and what it must equal."""
+    """One use of one op: builder, inputs, and the expected result."""
 
     #: Builds the op from tensors (graph) or arrays (eager), through the public API.
     build: Callable[..., Any]

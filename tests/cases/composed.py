@@ -1,4 +1,4 @@
-"""Rows for public functions that are made of other ops: keyed by the name under `distgrad`, not by an op type."""
+"""Rows for public functions composed of other ops, keyed by the name under `distgrad` instead of an op type."""
 
 from __future__ import annotations
 

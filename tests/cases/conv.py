@@ -13,7 +13,7 @@ from .nn import grad
 
 
 def pads(padding: Any, size: Any, window: Any, strides: Any, dilation: Any = (1, 1)) -> Any:
-    """TensorFlow's documented rule: SAME makes ceil(n / stride) windows, the odd cell goes to the end."""
+    """TensorFlow's documented rule: SAME has ceil(n / stride) windows; an uneven cell of padding goes to the end."""
     if padding == "VALID":
         return [(0, 0), (0, 0)]
     if padding != "SAME":
@@ -50,7 +50,7 @@ def pool(x: Any, f: Any, window: Any, strides: Any, padding: Any = "VALID") -> A
 def conv_grads(
     x: Any, w: Any, strides: Any = (1, 1), padding: Any = "SAME", dilation: Any = (1, 1), groups: int = 1
 ) -> Any:
-    """The gradients of the sum of squares of a convolution: what every output cell gives back to what it has read."""
+    """The gradients of the sum of squares of a convolution, accumulated per output cell."""
     y = conv(x, w, strides, padding, dilation, groups)
     (kh, kw, per, made), (dh, dw), (sh, sw) = w.shape, dilation, strides
     (top, _), (left, _) = around = pads(padding, x.shape[1:3], (kh, kw), strides, dilation)
@@ -66,7 +66,7 @@ def conv_grads(
 
 
 def shares(x: Any, share: Any, window: Any, strides: Any, padding: Any) -> Any:
-    """For every cell the sum of share(the cells of a window) over the windows that it lies in; NaN is padding."""
+    """For every cell the sum of share(the cells of a window) over the windows that contain it; NaN is padding."""
     (kh, kw), (sh, sw) = window, strides
     (top, _), (left, _) = around = pads(padding, x.shape[1:3], window, strides)
     padded = np.pad(x, [(0, 0), *around, (0, 0)], constant_values=np.nan)

@@ -17,7 +17,7 @@ MASK = np.array([[True, False, True], [False, False, True]])
 
 
 class _Brackets:
-    """K[...] is what stands between the brackets."""
+    """K[...] is the key between the brackets."""
 
     def __getitem__(self, key: Any) -> Any:
         return key

@@ -26,7 +26,7 @@ def adjoint(module: Any, x: Any) -> Any:
 
 
 def hermitian(module: Any, x: Any) -> Any:
-    """Any matrix made Hermitian, because what reads one triangle is differentiated as a function of both."""
+    """Make a matrix Hermitian: ops that read one triangle are differentiated as functions of both."""
     return (x + adjoint(module, x)) * 0.5
 
 
@@ -61,18 +61,18 @@ def positive(module: Any, x: Any) -> Any:
 
 
 def weights(n: int) -> Any:
-    """1, 2, ... in a dtype that no float is promoted by."""
+    """1, 2, ... in a dtype that does not promote any float."""
     return np.arange(1, n + 1, dtype=np.int8)
 
 
 def spectral(module: Any, a: Any, uplo: str = "L") -> Any:
-    """Eigenvalues, and a function of the eigenvectors that no phase changes."""
+    """Eigenvalues, and a function of the eigenvectors that does not depend on phases."""
     w, v = module.linalg.eigh(hermitian(module, a), uplo)
     return w, module.matmul(v * weights(a.shape[-1]), adjoint(module, v))
 
 
 def singular(module: Any, a: Any) -> Any:
-    """Singular values, and functions of the singular vectors that no common phase changes."""
+    """Singular values, and functions of the singular vectors that do not depend on common phases."""
     u, s, vh = module.linalg.svd(a, full_matrices=False)
     scale = weights(s.shape[-1])
     mixed = module.matmul(u * scale, vh)

@@ -50,7 +50,7 @@ def flat(f: Any, reference: Any, *inputs: Any) -> list[Case]:
 
 
 def constant(f: Any, reference: Any) -> list[Case]:
-    """A function of steps, whose gradients are zero: a matrix, a 0-d and an empty array."""
+    """A step function, with zero gradients: a matrix, a 0-d and an empty array."""
     return [Case(f, (x,), reference) for x in (arr(2, 3), arr(), np.zeros((0, 3)))]
 
 

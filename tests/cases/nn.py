@@ -19,7 +19,7 @@ PROBABILITIES = scipy.special.softmax(arr(2, 3, 4, seed=5), axis=-1)
 
 
 def grad(f: Any) -> Any:
-    """The gradient of f at its arguments, in a graph or at once: a way to build the ops that only gradients make."""
+    """The gradient of f at its arguments, in a graph or immediately: builds the ops that only gradients use."""
 
     def build(*args: Any) -> Any:
         made = [dg.constant(a) for a in args]

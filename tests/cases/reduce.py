@@ -39,7 +39,7 @@ def over_axes(f: Any, reference: Any, make: Any = arr, **more: Any) -> list[Case
 
 
 def empty(f: Any, reference: Any, order: int = 2) -> list[Case]:
-    """A reduction of nothing, and one that leaves nothing."""
+    """A reduction of an empty axis, and one with an empty result."""
     return [case(f, reference, EMPTY, {"axis": axis}, order=order) for axis in (None, 1, 2)]
 
 

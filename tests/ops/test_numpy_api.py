@@ -1,4 +1,4 @@
-"""NumPy's functions, operators and methods on tensors: each gives what NumPy gives on arrays, or a TypeError."""
+"""NumPy's functions, operators and methods on tensors: each gives the same result as on arrays, or a TypeError."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def leaves(result: Any) -> list[Any]:
 
 
 def in_graph(f: Callable[..., Any], *arrays: Any) -> Any:
-    """f of tensors, run; what is not a tensor stays as it is."""
+    """Run f on tensors; other arguments are unchanged."""
     with dg.Graph():
         made = leaves(f(*[dg.constant(a) for a in arrays]))
     tensors = [t for t in made if isinstance(t, dg.Tensor)]

@@ -47,7 +47,7 @@ def has_floats(case: Case) -> bool:
 
 
 def built_in() -> set[str]:
-    """The op types that distgrad itself defines: users' ops carry their kernel, and `tests/new_op.py` says Test."""
+    """The built-in op types: user-defined ops have a kernel, and that of `tests/new_op.py` begins with Test."""
     return {op_type for op_type, d in OPS.items() if d.kernel is None and not op_type.startswith("Test")}
 
 
@@ -92,7 +92,7 @@ def identity_of(f: FunctionType) -> Identity:
 
 
 def called_by(cases: Iterable[Case]) -> set[Identity]:
-    """The functions that the rows call themselves while they are built, without those that these call in turn."""
+    """The functions that the rows call directly, not indirectly, while they are built."""
     tests, found = str(Path(__file__).parent.parent), set()
 
     def note(frame: FrameType, event: str, _: Any) -> None:

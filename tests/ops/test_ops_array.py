@@ -1,4 +1,4 @@
-"""What the op table cannot say of distgrad/ops/layout.py and distgrad/ops/array.py: errors, structure, constants."""
+"""distgrad/ops/layout.py and distgrad/ops/array.py beyond the op table: errors, structure, constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the op table cannot say of distgrad/ops/index.py: any key NumPy takes, sparse gradients, errors."""
+"""distgrad/ops/index.py beyond the op table: all keys of NumPy, sparse gradients, errors."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def dtype_or_error(f: Any, *args: Any) -> Any:
 
 
 def in_graph(f: Any) -> Any:
-    """f on tensors, Python numbers left as they are."""
+    """f on tensors; Python numbers are unchanged."""
 
     def build(*args: Any) -> Any:
         with dg.Graph():
@@ -271,7 +271,7 @@ def test_python_numbers_adapt_to_bfloat16_in_values_and_gradients(f: Callable[..
 
 @pytest.mark.parametrize("n", [7, 5000])
 def test_log1p_in_single_precision_at_the_ends_of_its_range_and_between(n: int) -> None:
-    """By itself and in blocks; with what is NaN on the way and without."""
+    """Alone and in blocks; with and without NaN."""
     for ends in ([], [-1.0, np.inf, np.nan, -2.0, -np.inf, 0.0, -0.0]):
         inside = np.geomspace(1e-30, 1e30, n - len(ends)) * np.resize([1.0, -1e-31, 1.0], n - len(ends))
         x = np.array([*ends, *inside], "float32")

@@ -1,4 +1,4 @@
-"""Neural network ops beyond the op table: stability, what gradients look like, output sizes, errors."""
+"""Neural network ops beyond the op table: stability, structure of gradients, output sizes, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random numbers: the same key gives the same bits anywhere, and the numbers are distributed as they should."""
+"""Random numbers: the same key gives the same bits anywhere, and the numbers have the right distribution."""
 
 from __future__ import annotations
 

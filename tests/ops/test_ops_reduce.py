@@ -1,4 +1,4 @@
-"""Reductions, running products and sorting beyond the op table: ties, zeros, empty axes, dtypes, errors."""
+"""Reductions, cumulative products and sorting beyond the op table: ties, zeros, empty axes, dtypes, errors."""
 
 from __future__ import annotations
 
