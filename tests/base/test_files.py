@@ -94,7 +94,7 @@ def test_looking_changes_nothing(tmp_path: Path) -> None:
 
 
 @needs_full
-def test_a_full_disk_is_told_with_path_and_remedy_and_the_session_is_closed(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_path_and_remedy_and_the_session_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     path.symlink_to(FULL)
     w = dg.Variable(np.zeros(3))

@@ -352,7 +352,7 @@ def test_printing_shortens_long_attributes() -> None:
     assert "..." in text
 
 
-def test_printing_a_part_names_what_lies_outside() -> None:
+def test_printing_a_part_names_tensors_from_elsewhere() -> None:
     with dg.Graph() as graph:
         dg.exp(dg.placeholder((), name="x"))
     assert format_ops(graph.ops[1:]).startswith("%0 f64[] = Exp(x:0)  #")

@@ -117,7 +117,7 @@ def test_wrong_values_in_a_sparse_gradient() -> None:
         check_grads(rows, [np.arange(8.0).reshape(4, 2)])
 
 
-def test_a_kink_nearby_is_told_with_the_remedy_which_helps() -> None:
+def test_a_kink_nearby_is_reported_with_a_remedy() -> None:
     x = np.array([1e-4, 1.0])
     with pytest.raises(AssertionError, match=r"steps of 0\.001 of each .* A kink nearby\? Try a smaller step="):
         check_grads(dg.abs, [x])

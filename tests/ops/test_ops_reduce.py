@@ -103,7 +103,7 @@ def test_the_gradient_of_a_product_is_the_product_of_the_others(x: list[float], 
     np.testing.assert_array_equal(slope(dg.prod, np.array(x)), expected)
 
 
-def test_running_products_have_third_derivatives_where_factors_are_zero() -> None:
+def test_cumulative_products_have_third_derivatives_where_factors_are_zero() -> None:
     x = np.array([1.5, 0.0, 0.7, 0.0, -1.2])
     check_grads(dg.prod, [x], order=3)
     check_grads(dg.cumprod, [x], order=3)
