@@ -87,7 +87,7 @@ def test_1_69_becoming_dense_adds_duplicates() -> None:
 
 def test_1_69_without_dense_shape_it_cannot_become_dense() -> None:
     sparse = dg.IndexedSlices(f32([2.0]), dg.constant([0]))
-    with pytest.raises(ValueError, match=r"has no dense_shape.*Pass dense_shape= when you make the IndexedSlices"):
+    with pytest.raises(ValueError, match=r"has no dense_shape.*Pass dense_shape= to IndexedSlices"):
         convert(sparse)
     x = f32([1.0, 2.0])
     with pytest.raises(TypeError, match=r"cannot add IndexedSlices.* to a dense gradient of .*: it has no dense_shape"):
