@@ -16,6 +16,7 @@ from distgrad.workers import reference
 from distgrad.workers.backends import Backend
 from distgrad.workers.backends.eager import Eager
 from distgrad.workers.calls import StepFailed
+from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.task_monitor import Stopped, TaskMonitor
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -34,6 +35,7 @@ class Compiled:
     def __init__(self, body: Body, backend: Backend):
         steps, types = expanded(body.steps, body.types)
         self._steps, self._types, self._reads = steps, types, body.reads
+        self._ops = user_ops(steps)
         self._run = backend.compile(replace(body, steps=tuple(steps), types=tuple(types)), backend)
 
     @property
@@ -81,7 +83,7 @@ class Compiled:
         for step in self._steps:
             for each in step.body or (step,):
                 try:
-                    reference.run_steps((each,), self._types, values)
+                    reference.run_steps((each,), self._types, values, self._ops)
                 except Exception as e:
                     return (cause if step is failed else e), each
         return cause, failed

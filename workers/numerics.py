@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.errors import NumericsError, here
+from distgrad.registry import OpDef
 from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import Spec, trainable
@@ -43,14 +44,20 @@ def worst(x: Array) -> int:
 
 
 def check(
-    program: Program, made: Sequence[Array], feeds: Sequence[Array], state: Mapping[str, Array], names: Sequence[str]
+    program: Program,
+    made: Sequence[Array],
+    feeds: Sequence[Array],
+    state: Mapping[str, Array],
+    names: Sequence[str],
+    ops: Mapping[str, OpDef] | None = None,
 ) -> None:
-    """NumericsError, with the op to blame, if what a run made of these feeds and variables is not finite through an op,
-    or has the NaN of a feed or a variable. `made` is what the program wants, `names` is how the feeds are called."""
+    """Raise NumericsError, which names the op to blame, if an op of a run made NaN or Inf of these feeds and variables,
+    or if one of them has NaN. `made` are the results, `names` those of the feeds, and `ops` the users' ops as they were
+    when the program was compiled."""
     kinds = [worst(x) for x in made]
     if not any(kinds):
         return
-    replay = _Replay(expanded_program(program), feeds, state, names)
+    replay = _Replay(expanded_program(program), feeds, state, names, ops)
     replay.run()
     blamed = [replay.began[v] for v in program.wanted if v in replay.began]
     if blamed:
@@ -74,13 +81,18 @@ class _Replay:
     """A program run op by op, with what is known about each value: its kind, and where it began to be not finite."""
 
     def __init__(
-        self, program: Program, feeds: Sequence[Array], state: Mapping[str, Array], names: Sequence[str]
+        self,
+        program: Program,
+        feeds: Sequence[Array],
+        state: Mapping[str, Array],
+        names: Sequence[str],
+        ops: Mapping[str, OpDef] | None,
     ):
         self.kinds: dict[int, int] = {}
         #: By value: the number of the text that says who is to blame.
         self.began: dict[int, int] = {}
         self.texts: list[str] = []
-        self._program = program
+        self._program, self._ops = program, ops
         self._values: dict[int, Array] = {}
         for name, v, x in zip(names, program.feeds, feeds, strict=True):
             self._give(f"the value of {name!r}", v, x)
@@ -107,7 +119,7 @@ class _Replay:
                 del self._values[v]
 
     def _step(self, step: Step) -> None:
-        reference.run_steps((step,), self._program.types, self._values)
+        reference.run_steps((step,), self._program.types, self._values, self._ops)
         earlier = [self.began[v] for v in step.inputs if v in self.began]
         known = max([_written(step.attrs), *[self.kinds[v] for v in step.inputs]])
         for v in step.outputs:

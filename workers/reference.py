@@ -41,12 +41,16 @@ def _run(program: Program, feeds: Sequence[Array], state: Mapping[str, Array]) -
     return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
 
 
-def run_steps(steps: Iterable[Step], types: Sequence[Spec], values: dict[int, Array]) -> None:
-    """Add what these steps make to the values. A group is what its steps are, one after another."""
+def run_steps(
+    steps: Iterable[Step], types: Sequence[Spec], values: dict[int, Array], ops: Mapping[str, OpDef] | None = None
+) -> None:
+    """Add the results of these steps to the values. The steps of a group run one after another. `ops` has users' ops as
+    they were defined when the steps were compiled; by default those of now are used."""
     steps, types = expanded(list(steps), types)
     for step in steps:
         for each in step.body or (step,):
-            outputs = _run_step(each, [values[v] for v in each.inputs], [types[v] for v in each.outputs])
+            op = OPS[each.type] if ops is None or each.type not in ops else ops[each.type]
+            outputs = _run_step(op, each, [values[v] for v in each.inputs], [types[v] for v in each.outputs])
             values.update(zip(each.outputs, outputs, strict=True))
 
 
@@ -64,9 +68,9 @@ def last_uses(program: Program) -> dict[int, list[int]]:
     return uses
 
 
-def _run_step(step: Step, inputs: Sequence[Array], specs: Sequence[Spec]) -> list[Array]:
+def _run_step(op: OpDef, step: Step, inputs: Sequence[Array], specs: Sequence[Spec]) -> list[Array]:
     try:
-        return apply(OPS[step.type], inputs, step.attrs, specs)
+        return apply(op, inputs, step.attrs, specs)
     except Exception as e:
         note(e, step, [Spec(x.shape, x.dtype) for x in inputs])
         raise

@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 
 import distgrad as dg
+from distgrad.scheduler.bodies import bodies
+from distgrad.workers.kernels.user_ops import user_ops
+from distgrad.workers.on_ray.agreement import NONE
+from distgrad.workers.on_ray.task import serialized_body
 
 from ..engines import assert_bits
 from .helpers import driver
@@ -55,10 +60,30 @@ def test_an_own_op_and_its_gradients_of_two_orders_have_the_same_bits(fine: dg.S
         assert_bits(*[[x] for x in both(f, X)])
 
 
-def test_an_op_that_is_defined_anew_has_its_new_kernel_on_the_workers(session: dg.Session) -> None:
-    for factor in (2.0, 5.0):
-        double = dg.op("RayTestAnew", infer=lambda x: (x.shape, x.dtype), override=True)(lambda x: x * factor)  # noqa: B023
-        np.testing.assert_array_equal(dg.function(lambda x: double(x))(X), X * factor)  # noqa: B023
+def times(factor: float) -> Any:
+    """A function of an op that multiplies; the op is redefined by every call."""
+    op = dg.op("RayTestRedefined", infer=lambda x: (x.shape, x.dtype), override=True)(lambda x: x * factor)
+    return dg.function(lambda x: op(x) + 1.0)
+
+
+def test_functions_keep_their_kernels_when_an_op_is_redefined(session: dg.Session) -> None:
+    """Old and new functions take turns, on every worker: each must have compiled both kernels."""
+    double = times(2.0)
+    np.testing.assert_array_equal(double(X), X * 2 + 1)
+    five = times(5.0)
+    for _ in range(8):
+        np.testing.assert_array_equal(five(X), X * 5 + 1)
+        np.testing.assert_array_equal(double(X), X * 2 + 1)
+
+
+def test_a_body_that_is_shipped_again_has_the_kernels_that_it_had() -> None:
+    (body,), _ = bodies(times(2.0).plan(X))
+    ops = user_ops(body.steps)
+    times(5.0)
+    for given, factor in ((ops, 2.0), (None, 5.0)):
+        _, _, data = serialized_body(body, "numpy", False, NONE, given).partition(b"\n")
+        (op,) = cloudpickle.loads(data).ops
+        assert op.kernel(1.0) == factor
 
 
 def test_custom_gradients_and_none_gradients(fine: dg.Session) -> None:

@@ -159,6 +159,19 @@ def test_a_users_own_op_is_named() -> None:
         dg.function(lambda x: inverse(x) * 2)(np.array([1.0, 5.0], "float32"))
 
 
+def test_an_op_that_was_redefined_since_is_replayed_as_it_ran() -> None:
+    def roots(kernel: Any) -> Any:
+        op = dg.op("NumericsTestRedefined", infer=lambda x: (x.shape, x.dtype), override=True)(lambda x: kernel(x))
+        return dg.function(lambda x: op(x) * 2.0)
+
+    with dg.Session(threads=1, check_numerics=True):
+        first = roots(np.sqrt)
+        first(np.ones(3))
+        assert roots(np.abs)(-np.ones(3)).tolist() == [2.0] * 3
+        with pytest.raises(dg.NumericsError, match=r"NumericsTestRedefined, .* made NaN"):
+            first(-np.ones(3))
+
+
 def test_an_op_outside_any_graph_is_named_with_the_users_line() -> None:
     with pytest.raises(dg.NumericsError, match=rf"op type Log \(at test_numerics.py:{line() + 1}\) made NaN in 1 of 2"):
         dg.log(np.array([1.0, -1.0]))

@@ -8,10 +8,19 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import outside
-from distgrad.registry import OpDef, view_of
+from distgrad.registry import OPS, OpDef, view_of
+from distgrad.scheduler.outlined_calls import all_steps
+from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def user_ops(steps: Sequence[Step]) -> dict[str, OpDef]:
+    """The users' ops among these steps, as they are defined now: by op type. Keep them with what is compiled from the
+    steps, because a user may redefine an op later."""
+    types = dict.fromkeys([step.type for step in all_steps(steps)])
+    return {t: OPS[t] for t in types if t in OPS and OPS[t].kernel is not None}
 
 
 def run_user_op(

@@ -18,7 +18,6 @@ import numpy as np
 
 from distgrad import progress
 from distgrad.handles import Handle, value_of
-from distgrad.registry import OPS
 from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.reports import Report
@@ -26,6 +25,7 @@ from distgrad.workers import blas, numerics
 from distgrad.workers.backends import Backend
 from distgrad.workers.body import Compiled, body_of
 from distgrad.workers.kernels.table import USES_BLAS
+from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.local.pool import inside, run_side_by_side
 from distgrad.workers.local.run_monitor import RunMonitor
 
@@ -74,8 +74,8 @@ class Engine:
         self._uses = _uses(plan)
         self._dead = _dead_after(plan)
         #: Whether a run may take long enough to report progress. The time of users' own ops is unknown.
-        own = any(OPS[t].kernel is not None for t in types & OPS.keys())
-        self.long = own or len(plan.tasks) > 1 or plan.predictions.seconds >= LONG
+        self._ops = user_ops(plan.program.steps)
+        self.long = bool(self._ops) or len(plan.tasks) > 1 or plan.predictions.seconds >= LONG
 
     def run(
         self, feeds: Sequence[Value], state: Mapping[str, Value], fetch: bool = True
@@ -100,7 +100,7 @@ class Engine:
             if run_monitor is not None:
                 run_monitor.end()
         if self.settings.check_numerics:
-            numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names)
+            numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names, self._ops)
         if record is not None and run_monitor is not None and run_monitor.report is not None:
             record(self.name, self.plan, run_monitor.report)
         return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}

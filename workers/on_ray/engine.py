@@ -22,6 +22,7 @@ from distgrad.scheduler.plan import Plan
 from distgrad.workers import numerics
 from distgrad.workers.arena import MODERATE, keep_freed_memory
 from distgrad.workers.backends import BACKENDS, gpu_backend
+from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.agreement import Agreement
 from distgrad.workers.on_ray.link import Link
@@ -92,6 +93,7 @@ class RayEngine:
             self.place.update((v, Source(b, i)) for i, v in enumerate(bundle.values))
         self.sources = [[self.place.get(v) or Source(-1, v) for v in task.reads] for task in plan.tasks]
         self._readers = _readers(plan)
+        self._ops = user_ops(plan.program.steps)  # they may be redefined before a lost body is shipped again
         #: The bundles that outlive a run; and those of them that are kept in the store of a node.
         self.wanted = [b for b, bundle in enumerate(plan.bundles) if bundle.wanted]
         self.in_stores = [b for b in self.wanted if not self._comes_with_reply(b)]
@@ -132,7 +134,7 @@ class RayEngine:
         """Ship a body. One that needs a GPU uses an array library that supports GPUs."""
         name = self.settings.backend
         backend = gpu_backend(name) if body.gpus else BACKENDS[name]
-        payload = tasks.serialized_body(body, backend.name, self.settings.check_numerics, self.link.bits)
+        payload = tasks.serialized_body(body, backend.name, self.settings.check_numerics, self.link.bits, self._ops)
         holder, key = self.link.call(ship, payload, self.link.name, what=f"sending {self.name!r} to Ray")
         return BodyRef(holder, key, not backend.is_numpy)
 
@@ -292,7 +294,7 @@ class RayEngine:
         arrays = [value_of(x) for x in feeds], {key: value_of(x) for key, x in state.items()}
         given = {**dict(zip(program.feeds, arrays[0], strict=True)), **{v: arrays[1][key] for key, v in program.reads}}
         made = [given[v] if v in given else run.value(*self.place[v]) for v in program.wanted]
-        numerics.check(program, made, *arrays, self._names)
+        numerics.check(program, made, *arrays, self._names, self._ops)
 
 
 def _listed(kind: str, names: Sequence[str]) -> str:

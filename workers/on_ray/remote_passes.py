@@ -15,10 +15,11 @@ from ray import exceptions
 
 from distgrad.registry import OPS
 from distgrad.scheduler.program import Program
+from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.on_ray import agreement, placing
 from distgrad.workers.on_ray.failures import Raised, Refused, UserError, classify
 from distgrad.workers.on_ray.link import Link
-from distgrad.workers.on_ray.task import dumped, own_ops, settled_fingerprint
+from distgrad.workers.on_ray.task import dumped, settled_fingerprint, without_shape_rules
 
 #: Attempts if workers die, and seconds for all of them together unless the session has a timeout.
 ATTEMPTS, DEFAULT_TIMEOUT = 4, 600.0
@@ -28,7 +29,7 @@ def run_on_worker(
     link: Link, function: Callable[..., Program], program: Program, *args: Any, timeout: float | None
 ) -> Program:
     """The result of `function(program, *args)` on a worker. The user's own ops are sent along."""
-    ops = own_ops(program.steps)
+    ops = without_shape_rules(user_ops(program.steps).values())
     data = link.bits.head() + b"\n" + dumped((ops, function, (program, *args)), ops)
     left, ends = ATTEMPTS, time.monotonic() + (timeout or DEFAULT_TIMEOUT)
     while True:

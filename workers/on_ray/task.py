@@ -22,13 +22,12 @@ from ray import exceptions
 
 from distgrad.registry import OPS, OpDef
 from distgrad.scheduler.bodies import Body
-from distgrad.scheduler.outlined_calls import all_steps
-from distgrad.scheduler.program import Step
 from distgrad.scheduler.reports import Token
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import backend
 from distgrad.workers.body import Compiled
 from distgrad.workers.fingerprint import Fingerprint, fingerprint, flushes
+from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.on_ray import resident
 from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of
 from distgrad.workers.on_ray.failures import Differs, Raised
@@ -194,18 +193,20 @@ def order_of(
     return pickle.dumps((key, picks, [tuple(pack) for pack in packs], names, inline, timed))
 
 
-def serialized_body(body: Body, backend: str, check_numerics: bool, agreement: Agreement) -> bytes:
-    """The payload for `ship`: a line with the required fingerprint, then the pickled body."""
-    ops = own_ops(body.steps)
-    made = dumped(ShippedBody(body, backend, check_numerics, ops), ops)
+def serialized_body(
+    body: Body, backend: str, check_numerics: bool, agreement: Agreement, ops: Mapping[str, OpDef] | None = None
+) -> bytes:
+    """The payload for `ship`: a line with the required fingerprint, then the pickled body. `ops` has users' ops as the
+    engine found them; by default those of now are sent."""
+    own = [op if ops is None else ops.get(op.type, op) for op in user_ops(body.steps).values()]
+    sent = without_shape_rules(own)
+    made = dumped(ShippedBody(body, backend, check_numerics, sent), sent)
     return agreement.head(extras_of(body, backend)) + b"\n" + made
 
 
-def own_ops(steps: Sequence[Step]) -> tuple[OpDef, ...]:
-    """The user's own ops that steps use, without what workers do not need."""
-    types = dict.fromkeys([each.type for each in all_steps(steps)])
-    own = [OPS[t] for t in types if t in OPS and OPS[t].kernel is not None]
-    return tuple([replace(op, infer=_infer_nothing) for op in own])
+def without_shape_rules(ops: Iterable[OpDef]) -> tuple[OpDef, ...]:
+    """Users' ops as workers need them."""
+    return tuple([replace(op, infer=_infer_nothing) for op in ops])
 
 
 def dumped(x: Any, ops: Iterable[OpDef]) -> bytes:
