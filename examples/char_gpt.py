@@ -1,13 +1,13 @@
 """A small GPT that learns to write English about Python, character by character, trained data-parallel.
 
 It reads the manual that comes with Python (or your --text) and learns to predict the next character: two layers of
-causal attention, Adam, batches cut into shards whose gradients are added up in a fixed order. Weights and moments are
-variables: in a Ray session they live on the cluster, and no step brings them to this process.
+causal attention, Adam, and batches split into shards, with gradients summed in a fixed order. Weights and moments are
+variables: in a Ray session they stay on the cluster and are never copied to this process during training.
 
     python examples/char_gpt.py
     distgrad run examples/char_gpt.py --workers 2
 
-Prints the loss on batches, the loss on text that it has not read (guessing is log(vocabulary)), and what it writes.
+Prints the training loss, the loss on held-out text (guessing would be log(vocabulary)), and a sample of its writing.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def weights(vocabulary: int) -> dict[str, dg.Variable]:
     params = {"embed": normal("embed", vocabulary, WIDTH), "place": normal("place", CONTEXT, WIDTH)}
     for i in range(LAYERS):
         params[f"qkv{i}"] = normal(f"qkv{i}", WIDTH, 3 * WIDTH)
-        params[f"mix{i}"] = normal(f"mix{i}", WIDTH, WIDTH, scale=0.1)  # what is added begins small
+        params[f"mix{i}"] = normal(f"mix{i}", WIDTH, WIDTH, scale=0.1)  # the residual branches start small
         params[f"up{i}"] = normal(f"up{i}", WIDTH, 4 * WIDTH)
         params[f"down{i}"] = normal(f"down{i}", 4 * WIDTH, WIDTH, scale=0.1)
     return params | {"read": normal("read", WIDTH, vocabulary, scale=0.1)}
 
 
 def attention(x, qkv, mix):
-    """Each character looks at those before it."""
+    """Causal self-attention."""
     rows, length, _ = x.shape
     q, k, v = np.moveaxis((x @ qkv).reshape(rows, length, 3, HEADS, WIDTH // HEADS), (2, 3), (0, 2))
     scores = q @ k.swapaxes(-1, -2) * (WIDTH // HEADS) ** -0.5
@@ -57,12 +57,12 @@ def logits(params: dict, tokens):
 
 
 def loss(params: dict, rows):
-    """Each row has one character more than the context: what comes next is the label."""
+    """The loss of a batch. Each row has one character more than the context: the next character is the label."""
     return np.mean(dg.nn.sparse_softmax_cross_entropy(logits(params, rows[:, :-1]), rows[:, 1:]))
 
 
 def trainer(params: dict[str, dg.Variable], shards: int, rate: float = 4e-3):
-    """A function that takes one step of Adam. Its assigns happen all at once, when the whole step has succeeded."""
+    """A function that takes one step of Adam. All assigns take effect together, after the whole step has succeeded."""
     first, second = ({k: dg.Variable(np.zeros(v.shape, v.dtype)) for k, v in params.items()} for _ in range(2))
 
     @functools.partial(dg.data_parallel, shards=shards)
@@ -83,7 +83,7 @@ def trainer(params: dict[str, dg.Variable], shards: int, rate: float = 4e-3):
 
 
 def write(params: dict, tokens: np.ndarray, count: int) -> np.ndarray:
-    """What the model writes after these tokens, drawn by a key for each character."""
+    """Sample a continuation of these tokens, with one random key per character."""
 
     @dg.function
     def following(window, i):
@@ -95,7 +95,7 @@ def write(params: dict, tokens: np.ndarray, count: int) -> np.ndarray:
 
 
 def manual() -> str:
-    """The reference manual that Python's help() shows: its lines of prose, without what is indented for looks."""
+    """The reference manual of Python's help(): its lines of prose, with whitespace normalised."""
     lines = [" ".join(line.split()) for text in topics.topics.values() for line in text.splitlines()]
     return "\n".join(line for line in lines if line[:1].isalpha())
 
@@ -106,7 +106,7 @@ def batch(tokens: np.ndarray, rows: int, seed: int) -> np.ndarray:
 
 
 def main(steps: int = 500, rows: int = 16, shards: int = 2, letters: int = 200, text: str | None = None) -> np.ndarray:
-    """The loss of every step, then the loss on text that was not read."""
+    """The loss of every step, then the loss on held-out text."""
     read = manual() if text is None else Path(text).read_text()
     letter, tokens = np.unique(list(read), return_inverse=True)
     known, unknown = tokens[: len(tokens) * 9 // 10], tokens[len(tokens) * 9 // 10 :]
@@ -119,7 +119,7 @@ def main(steps: int = 500, rows: int = 16, shards: int = 2, letters: int = 200, 
         if i % 100 == 0 or i == steps - 1:
             print(f"step {i:3d}  loss {losses[-1]:.3f}")
     held_out = dg.function(lambda rows: loss(params, rows))(batch(unknown, 128, 0))
-    print(f"loss on text that was not read: {held_out:.3f}; what it writes:\n")
+    print(f"loss on held-out text: {held_out:.3f}; a sample:\n")
     print("".join(letter[write(params, known[:CONTEXT], letters)]))
     return np.array([*losses, held_out])
 
@@ -127,8 +127,8 @@ def main(steps: int = 500, rows: int = 16, shards: int = 2, letters: int = 200, 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--rows", type=int, default=16, help="of a batch")
-    parser.add_argument("--shards", type=int, default=2, help="that a batch is cut into")
-    parser.add_argument("--letters", type=int, default=200, help="to write at the end")
-    parser.add_argument("--text", metavar="FILE", help="to learn from, in place of Python's manual")
+    parser.add_argument("--rows", type=int, default=16, help="rows of a batch")
+    parser.add_argument("--shards", type=int, default=2, help="shards of a batch")
+    parser.add_argument("--letters", type=int, default=200, help="characters to write at the end")
+    parser.add_argument("--text", metavar="FILE", help="text to learn from, instead of Python's manual")
     main(**vars(parser.parse_args()))

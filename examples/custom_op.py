@@ -1,18 +1,18 @@
 """Fit a distribution of directions with functions that distgrad does not have: Bessel functions, from SciPy.
 
-A compass reads 40 degrees, give or take one. Directions are spread by the von Mises distribution, whose density
-exp(k cos(angle - mean)) / (2 pi I0(k)) has a Bessel function in it, and whose concentration k is some 3,000 for so
-steady a compass. Three things are shown:
+A compass reads 40 degrees, plus or minus one. The directions follow a von Mises distribution. Its density
+exp(k cos(angle - mean)) / (2 pi I0(k)) contains a Bessel function, and its concentration k is about 3,000 for such a
+steady compass. The example shows three things:
 
-1. `@dg.op` makes an op of a NumPy function, and `@dg.RegisterGradient` says what its gradient is.
-2. log(I0(k)) by the chain rule is NaN from k = 714 on: I0 overflows, and inf / inf is what remains. A session with
-   `check_numerics=True` names the line. `@dg.custom_gradient` gives the function a form that never overflows.
+1. `@dg.op` turns a NumPy function into an op, and `@dg.RegisterGradient` defines its gradient.
+2. The gradient of log(I0(k)) by the chain rule is NaN from k = 714 on: I0 overflows, and inf / inf is NaN. A session
+   with `check_numerics=True` names the line. `@dg.custom_gradient` gives the function a form that never overflows.
 3. `dg.testing.check_grads` compares both with finite differences, to second order.
 
     python examples/custom_op.py
     distgrad run examples/custom_op.py --workers 2
 
-Nothing has to be installed on the workers: the kernel travels with the plan.
+Nothing has to be installed on the workers: the kernel is sent with the plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 import distgrad as dg
 
 
-@dg.op("BesselI", override=True)  # so that a notebook's cell can run again
+@dg.op("BesselI", override=True)  # so that a notebook cell can run again
 def bessel_i(x, *, order: int, scaled: bool = False):
     """The modified Bessel function I of an order, for x > 0; scaled, times exp(-x). A kernel: arrays in, arrays out."""
     import scipy.special
@@ -41,13 +41,13 @@ def _bessel_i_grad(op, g):
 
 
 def naive_log_i0(x):
-    """Right, and useless for large x: the value is inf, and its gradient NaN."""
+    """Correct, but useless for large x: the value is inf and the gradient NaN."""
     return np.log(bessel_i(x, order=0))
 
 
 @dg.custom_gradient
 def log_i0(x):
-    """The same function. What would overflow is divided out, in the value and in the gradient."""
+    """The same function, with the factor that would overflow cancelled in the value and in the gradient."""
     i0, i1 = bessel_i(x, order=0, scaled=True), bessel_i(x, order=1, scaled=True)
     return x + np.log(i0), lambda g: g * i1 / i0
 
@@ -59,12 +59,12 @@ def surprise(params, angles, log_i0=log_i0):
 
 
 def derivatives(params, angles):
-    """The value, the gradient, and the Hessian, which goes through the custom gradient once more."""
+    """The value, the gradient, and the Hessian, which differentiates the custom gradient again."""
     return *dg.value_and_grad(surprise)(params, angles), dg.hessian(surprise)(params, angles)
 
 
 def fit(angles: np.ndarray, steps: int) -> np.ndarray:
-    """Maximum likelihood by Newton's method. The angles are shared out to four shards, side by side on a cluster."""
+    """Maximum likelihood by Newton's method. The angles are split into four shards, which run in parallel."""
     step = dg.data_parallel(derivatives, shards=4, batch="angles")
     params = np.array([np.mean(angles[:100]), 7.0])
     for i in range(steps):
@@ -102,5 +102,5 @@ def main(readings: int = 100_000, steps: int = 8) -> np.ndarray:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--readings", type=int, default=100_000)
-    parser.add_argument("--steps", type=int, default=8, help="of Newton's method")
+    parser.add_argument("--steps", type=int, default=8, help="steps of Newton's method")
     main(**vars(parser.parse_args()))

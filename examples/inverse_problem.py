@@ -1,15 +1,15 @@
-"""What is inside a plate? Find how well each place of it conducts heat, from a few thermometers.
+"""What is inside a plate? Reconstruct its heat conductivity from a few thermometers.
 
 Heat spreads by du/dt = div(k grad u) + source. Each of 24 experiments heats the plate at one place, and thermometers at
-36 of its 576 cells record what arrives. The unknown is the conductivity k of every cell. The misfit between simulated
-and recorded temperatures is differentiated through all steps of the simulation, and SciPy's L-BFGS does the rest.
+36 of its 576 cells record temperatures. The unknown is the conductivity k of every cell. The misfit between simulated
+and recorded temperatures is differentiated through all steps of the simulation and minimised by SciPy's L-BFGS.
 
     python examples/inverse_problem.py --plot plate.png
     distgrad run examples/inverse_problem.py --workers 2
 
-Experiments do not know of each other: they are the rows that `dg.data_parallel` cuts into shards. `dg.recompute_grad`
-keeps the temperatures at the end of each section of the simulation alone, and computes those between once more when the
-backward pass gets there; the memory that the planner predicts for both ways is printed.
+Experiments are independent: they are the rows that `dg.data_parallel` splits into shards. With `dg.recompute_grad` only
+the temperatures at the end of each section of the simulation are kept; the backward pass recomputes those in between.
+The script prints the memory that the planner predicts with and without it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ NOISE, SMOOTHNESS = 1e-3, 3.0
 
 
 def truth(size: int) -> np.ndarray:
-    """The log of the conductivity: there is a good conductor in the plate, and a bad one."""
+    """The log of the true conductivity: a plate with a good conductor and a bad one."""
     x, y = np.meshgrid(*[np.linspace(0, 1, size)] * 2)
     good, bad = (x - 0.3) ** 2 + (y - 0.35) ** 2, (x - 0.7) ** 2 + (y - 0.6) ** 2
     return 0.8 * np.exp(-40 * good) - 1.2 * np.exp(-30 * bad)
 
 
 def sources(size: int) -> np.ndarray:
-    """One row for each experiment: the heat that each cell is given."""
+    """The heat source of each cell, one row per experiment."""
     heat = np.zeros((24, size, size))
     rows, columns = np.meshgrid(np.linspace(2, size - 3, 4).astype(int), np.linspace(2, size - 3, 6).astype(int))
     heat[np.arange(24), rows.ravel(), columns.ravel()] = 1.0
@@ -41,9 +41,9 @@ def sources(size: int) -> np.ndarray:
 
 
 def section(u, k, heat):
-    """Some steps in time. Heat flows between neighbours through the mean of their conductivities; none leaves."""
+    """Several time steps. Heat flows between neighbours by the mean of their conductivities; none leaves the plate."""
     down, right = (k[1:] + k[:-1]) / 2, (k[:, 1:] + k[:, :-1]) / 2
-    differences = np.diff(np.eye(len(k)), axis=0)  # of neighbours, as a matrix
+    differences = np.diff(np.eye(len(k)), axis=0)  # differences of neighbours, as a matrix
     for _ in range(STEPS_OF_SECTION):
         flow_down, flow_right = down * (differences @ u), right * (u @ differences.T)
         u = u + STEP * (heat - differences.T @ flow_down - flow_right @ differences)
@@ -61,7 +61,7 @@ def readings(log_k, heat, sections: int, section=section):
 
 def misfit_of(sections: int, section):
     def misfit(log_k, heat, recorded):
-        """The mean square of errors in units of the noise, so that 1 is as good as it gets; rough plates cost more."""
+        """The mean squared error in units of the noise, so 1 is a perfect fit, plus a penalty for roughness."""
         errors = (readings(log_k, heat, sections, section) - recorded) / NOISE
         roughness = np.mean(np.diff(log_k, axis=0) ** 2) + np.mean(np.diff(log_k, axis=1) ** 2)
         return np.mean(errors**2) + SMOOTHNESS * roughness
@@ -87,7 +87,7 @@ def draw(path: str, true: np.ndarray, found: np.ndarray, distances: list[float])
 
 
 def main(iterations: int = 60, size: int = 24, sections: int = 12, shards: int = 2, plot: str | None = None) -> float:
-    """How far the found field is from the true one, relative to its size."""
+    """The error of the reconstructed field, relative to the norm of the true one."""
     true, heat = truth(size), sources(size)
     recorded = dg.function(lambda log_k, heat: readings(log_k, heat, sections))(true, heat)
     recorded = recorded + NOISE * np.random.default_rng(0).normal(size=recorded.shape)
@@ -123,7 +123,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--iterations", type=int, default=60)
     parser.add_argument("--size", type=int, default=24, help="cells along a side of the plate")
-    parser.add_argument("--sections", type=int, default=12, help="of the simulation, twelve steps each")
-    parser.add_argument("--shards", type=int, default=2, help="that the experiments are cut into")
-    parser.add_argument("--plot", metavar="FILE", help="draw the conductivity, what was found, and the error")
+    parser.add_argument("--sections", type=int, default=12, help="sections of the simulation, twelve steps each")
+    parser.add_argument("--shards", type=int, default=2, help="shards of the experiments")
+    parser.add_argument("--plot", metavar="FILE", help="plot the true and reconstructed conductivity and the error")
     main(**vars(parser.parse_args()))

@@ -1,11 +1,11 @@
 """The price of an Asian basket call and all of its Greeks, by adjoint Monte Carlo over many scenarios.
 
-Four assets follow correlated geometric Brownian motions; the option pays what their average, over assets and months,
-ends above the strike. One backward pass gives every first derivative (deltas, vegas, rho, theta, and those of the
-correlations, through the Cholesky factor); differentiating once more gives the gammas. Scenarios are cut into shards,
-each with a random key of its own, so that it does not matter where they run; the spread of the shards gives standard
-errors. The payoff is smoothed around the strike, because second derivatives do not see a kink. For the geometric
-average there is a formula to compare with; for the arithmetic one, bumping and revaluing.
+Four assets follow correlated geometric Brownian motions; the option pays the excess of their average, over assets and
+months, above the strike. One backward pass gives every first derivative (deltas, vegas, rho, theta, and those of the
+correlations, through the Cholesky factor); differentiating again gives the gammas. Scenarios are split into shards,
+each with its own random key, so results do not depend on where they run; the spread of the shards gives standard
+errors. The payoff is smoothed around the strike, because the second derivative of a kink is zero almost everywhere. The
+geometric average is compared with a formula, the arithmetic average with bumping and revaluing.
 
     python examples/monte_carlo_greeks.py
     distgrad run examples/monte_carlo_greeks.py --workers 2
@@ -40,13 +40,13 @@ def normal_cdf(x):
 
 
 def smooth_call(x):
-    """What max(x - STRIKE, 0) is on average if x is spread normally by SMOOTHING."""
+    """The expectation of max(x - STRIKE, 0) if x has normal noise of width SMOOTHING."""
     z = (x - STRIKE) / SMOOTHING
     return SMOOTHING * (z * normal_cdf(z) + np.exp(-0.5 * z * z) / (2 * np.pi) ** 0.5)
 
 
 def simulated(spot, rest, key, paths: int, geometric: bool):
-    """The mean of the discounted payoff over so many scenarios."""
+    """The mean of the discounted payoff over the scenarios."""
     vol, rate, years, correlation = unpacked(rest)
     shocks = dg.random.normal(key, (paths, MONTHS, 4)) @ dg.linalg.cholesky(correlation).T
     steps = (rate - 0.5 * vol**2) * (years / MONTHS) + vol * np.sqrt(years / MONTHS) * shocks
@@ -56,7 +56,7 @@ def simulated(spot, rest, key, paths: int, geometric: bool):
 
 
 def formula(spot, rest):
-    """The exact price for the geometric average, whose logarithm is normal: Black and Scholes with its own drift."""
+    """The exact price for the geometric average, which is log-normal: Black-Scholes with an adjusted drift."""
     vol, rate, years, correlation = unpacked(rest)
     dates = np.arange(1, MONTHS + 1) / MONTHS
     mean = np.mean(np.log(spot) + (rate - 0.5 * vol**2) * years * np.mean(dates))
@@ -66,7 +66,7 @@ def formula(spot, rest):
 
 
 def greeks(price):
-    """The function that gives all of NAMES: the price, its gradient, and its Hessian by the spots."""
+    """A function that computes all of NAMES: the price, its gradient, and its Hessian with respect to the spots."""
 
     def all_of_them(*args):
         value, slopes = dg.value_and_grad(price, argnums=(0, 1))(*args)
@@ -76,7 +76,7 @@ def greeks(price):
 
 
 def monte_carlo(of_scenarios, shards: int):
-    """A function of the market that gives means over shards and their standard errors."""
+    """A function of the market that computes means over shards and their standard errors."""
 
     @partial(dg.data_parallel, shards=shards, batch="keys")
     def run(spot, rest, keys):
@@ -91,7 +91,7 @@ def monte_carlo(of_scenarios, shards: int):
 
 
 def bumped(price, size: float = 1e-3) -> np.ndarray:
-    """All of NAMES by central differences of prices: two for each slope, four for each gamma."""
+    """All of NAMES by central differences: two prices for each first derivative, four for each gamma."""
     x, units = np.concatenate([SPOT, REST]), size * np.eye(16)
     slopes = [price(x + u) - price(x - u) for u in units]
     pairs = units[np.transpose(TRIANGLE)]
@@ -100,7 +100,7 @@ def bumped(price, size: float = 1e-3) -> np.ndarray:
 
 
 def draw(path: str, estimate, exact) -> None:
-    """Price, delta and gamma of the first asset over the level of all spots: estimates with their errors, formula."""
+    """Plot price, delta and gamma of the first asset over the level of all spots, with standard errors and formula."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -118,12 +118,12 @@ def draw(path: str, estimate, exact) -> None:
 
 
 def main(paths: int = 2048, shards: int = 32, bumping: bool = True, plot: str | None = None) -> np.ndarray:
-    """Greeks, errors and the formula's with the geometric average; Greeks, errors and bumped ones with the other."""
+    """Greeks, errors and formula for the geometric average; Greeks, errors and bumped values for the arithmetic one."""
     exact, usual = greeks(formula), partial(simulated, paths=paths, geometric=False)
     geometric = monte_carlo(greeks(partial(simulated, paths=paths, geometric=True)), shards)
     adjoint, price = monte_carlo(greeks(usual), shards), monte_carlo(dg.function(usual), shards)
     found = [*geometric(SPOT, REST), exact(SPOT, REST), *adjoint(SPOT, REST)]
-    begun = time.perf_counter()  # after a first call, which plans, too
+    begun = time.perf_counter()  # after the first call, which includes planning
     adjoint(SPOT, REST)
     between = time.perf_counter()
     if bumping:
@@ -142,8 +142,8 @@ def main(paths: int = 2048, shards: int = 32, bumping: bool = True, plot: str | 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--paths", type=int, default=2048, help="scenarios of one shard")
+    parser.add_argument("--paths", type=int, default=2048, help="scenarios per shard")
     parser.add_argument("--shards", type=int, default=32)
     parser.add_argument("--bumping", action=argparse.BooleanOptionalAction, default=True, help="compare with bumping")
-    parser.add_argument("--plot", metavar="FILE", help="draw price, delta and gamma over the level of the spots")
+    parser.add_argument("--plot", metavar="FILE", help="plot price, delta and gamma over the level of the spots")
     main(**vars(parser.parse_args()))

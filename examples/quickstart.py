@@ -1,10 +1,10 @@
-"""The gradients of a small model, from NumPy-looking code: what runs, what it costs, why a gradient is None, training.
+"""Gradients of a small model in NumPy-style code: the plan and its cost, why a gradient is None, and training.
 
     python examples/quickstart.py
     distgrad run examples/quickstart.py --workers 2
 
-The first command computes in this process, the second on a Ray that it starts, to the same result. Nothing is gained
-there: the model is one task, too small to be cut. `char_gpt.py` cuts its batch into shards, which two workers share.
+The first command runs in this process, the second on a local Ray, with the same result. Ray is no faster here, because
+the model is a single task, too small to be split. `char_gpt.py` splits its batch into shards for two workers.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def data(rng: np.random.Generator, rows: int = 64) -> tuple[np.ndarray, np.ndarr
 
 
 def show_what_runs(step, *args) -> None:
-    """The loss and its gradients as they will run, each step with the line it comes from, and what they should cost."""
+    """Print the plan of the loss and its gradients, each step with its source line, and the predicted cost."""
     plan = step.plan(*args)
     print(plan.program, "\n")
     print("\n".join(plan.explain().splitlines()[:3]), "\n")
 
 
 def show_why_none(params: dict, x, y) -> None:
-    """A gradient that is None has a reason: here that rounding is flat."""
+    """Explain a gradient that is None: here, rounding has no gradient."""
     with dg.Graph():
         w1 = dg.constant(params["w1"], name="w1")
         rounded = loss({**params, "w1": np.round(w1, 1)}, x, y)

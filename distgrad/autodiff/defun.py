@@ -202,7 +202,7 @@ class DefinedFunction:
         return str(names[self])
 
     def _free_name(self, graph: Graph) -> str:
-        """Numbers continue from the last one used, so many functions of one name need no search."""
+        """Numbers continue from the last one used, to avoid a search for every function of the same name."""
         numbers = graph.memo("numbers of functions")
         name = self.name
         while graph.functions.get(name, self) is not self:

@@ -1,7 +1,7 @@
-"""The report: one page that shows what a trace has, made of the files in this folder. Works offline.
+"""The report: a single HTML page that shows a trace, built from the files in this folder. Works offline.
 
-`page.html` and `page.css` are the page, `page.*.js` what it does, `vendor/` the libraries that it draws with. What the
-page shows is decided there, in the browser; the Python here reads and checks traces, and puts the pieces together.
+`page.html` and `page.css` are the page, `page.*.js` its scripts, `vendor/` the drawing libraries. The scripts decide in
+the browser what to show; the Python code reads and checks traces and assembles the page.
 """
 
 from distgrad.report.pages import page

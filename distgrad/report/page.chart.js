@@ -1,10 +1,10 @@
 "use strict";
-/* A chart that can be zoomed and moved: with the wheel, by dragging, with buttons, with keys. */
+/* A chart that can be zoomed and panned: with the wheel, by dragging, with buttons, with keys. */
 
 const ZOOM = 1.6;
 
 class Chart {
-  /* `zooms` are the ids of its zooms, one per axis. `onView` is called whenever another part is shown. */
+  /* `zooms` are the ids of its zooms, one per axis. `onView` is called when the visible range changes. */
   constructor(id, zooms) {
     this.box = document.getElementById(id);
     this.zooms = zooms;
@@ -26,7 +26,7 @@ class Chart {
     this.view = Object.fromEntries(this.zooms.map((zoom) => [zoom, [0, 100]]));
   }
 
-  /* Draw anew from this option; what was there, and where it was zoomed to, is gone. */
+  /* Redraw from this option, discarding the previous series and zoom. */
   start(option, height) {
     this.chart?.dispose();
     this.box.style.height = `${height}px`;
@@ -43,8 +43,8 @@ class Chart {
     this.chosen = null;
   }
 
-  /* Choose an item of a series, or none. Neither this nor the overlay draws the chart anew, which takes long for
-     thousands of tasks. */
+  /* Select an item of a series, or none. Neither this nor the overlay redraws the chart, which is slow for thousands of
+     tasks. */
   choose(seriesId, dataIndex) {
     if (!this.chart) return;
     if (this.chosen !== null) this.chart.dispatchAction({ type: "unselect", seriesId, dataIndex: this.chosen });
@@ -53,7 +53,7 @@ class Chart {
     this.drawOverlay();
   }
 
-  /* What a chart shows over its series; drawn anew whenever it is zoomed. */
+  /* Graphics drawn over the series; redrawn on every zoom. */
   overlay() {
     return [];
   }
@@ -67,7 +67,7 @@ class Chart {
     draws.add(this.layer);
   }
 
-  /* Where the axes are, in pixels. */
+  /* Position of the axes, in pixels. */
   area() {
     const { left, right, top, bottom } = this.margins;
     return {
@@ -103,7 +103,7 @@ class Chart {
     if (zoom in this.view) this.show({ [zoom]: moved(this.view[zoom], share) });
   }
 
-  /* Move so far that this place, in percent of each axis, is in view. */
+  /* Pan until this point, in percent of each axis, is visible. */
   reveal(places) {
     const ranges = {};
     for (const [zoom, at] of Object.entries(places)) {
@@ -137,7 +137,7 @@ function zoomed([start, end], factor) {
   return moved([middle - half, middle + half], 0);
 }
 
-/* A range of percents moved by a share of its own length, kept inside. */
+/* A range in percent, moved by a fraction of its length and clamped to 0..100. */
 function moved([start, end], share) {
   const length = end - start;
   const from = Math.min(Math.max(start + share * length, 0), 100 - length);

@@ -3,7 +3,7 @@
 
 const NODE = [132, 34];
 const GAP = [20, 46];
-/* From so many edges on they are drawn as one path of straight lines, which has no tooltips. */
+/* Number of edges from which they are drawn as one path of straight lines, without tooltips. */
 const MANY_EDGES = 1500;
 const TALLEST = 620;
 
@@ -18,7 +18,7 @@ class GraphView extends Chart {
     );
   }
 
-  /* Lay out and draw a plan. Resolves when it is drawn; a plan shown meanwhile makes this one stop. */
+  /* Lay out and draw a plan. Resolves when it is drawn; showing another plan cancels it. */
   async open(model, mode, colours) {
     Object.assign(this, { model, mode, colours, selected: null, matches: null });
     this.chart?.dispose();
@@ -87,8 +87,8 @@ class GraphView extends Chart {
     this.chart.getZr().on("click", (event) => !event.target && this.onSelect(null));
   }
 
-  /* What the axes show: all of the plan, at most at its own size. What leaves room on one axis only is drawn up to
-     twice as large there; a plan much too long for the page is pressed together on the other. */
+  /* Axis ranges that show the whole plan, at most at its natural size. If one axis has room left, the plan is stretched
+     up to twice along it; a plan much too long for the page is compressed along the other. */
   ranges() {
     const { width, height } = this.layout;
     const room = [this.width - 8, this.tall - 8];
@@ -156,7 +156,7 @@ class GraphView extends Chart {
     };
   }
 
-  /* The edges of the chosen task. */
+  /* The edges of the selected task. */
   overlay() {
     const k = this.selected;
     if (k === null) return [];
@@ -244,7 +244,7 @@ class GraphView extends Chart {
     return { ...made, ...this.label(k, w, h, textOn(fill)), style, ...statesOf(colours) };
   }
 
-  /* As much text as there is room for: ops, then the time, then the line. */
+  /* The text that fits: ops, then the time, then the line. */
   label(k, w, h, fill) {
     if (w < 44 || h < 12) return {};
     const task = this.model.tasks[k];

@@ -1,11 +1,11 @@
 "use strict";
-/* Places the tasks of a plan in layers, with d3-dag. Runs in a worker of the browser, so that the page stays alive. */
+/* Lays out the tasks of a plan in layers, with d3-dag. Runs in a web worker, so that the page stays responsive. */
 
-/* Points that the layout may have to place, edges over several layers included, at each level of care. */
+/* Maximum number of points, including those of edges over several layers, for each level of layout quality. */
 const CAREFUL = 300;
 const QUICK = 2500;
 
-/* The layer of each task: tasks come in order, so one walk finds them. */
+/* The layer of each task. Tasks are in topological order, so one pass suffices. */
 function layersOf(count, edges) {
   const layer = new Array(count).fill(0);
   const into = Array.from({ length: count }, () => []);
@@ -14,8 +14,8 @@ function layersOf(count, edges) {
   return layer;
 }
 
-/* Edges over at most so many layers that the layout stays small. Each task keeps the edge that decides its layer; what
-   is left out is drawn as a straight line. */
+/* Edges to include in the layout: long ones are left out to keep it small, and are drawn as straight lines. Each task
+   keeps the edge that determines its layer. */
 function shortEdges(count, edges, layer, points) {
   const spans = edges.map(([from, to]) => layer[to] - layer[from]);
   let most = 1;
@@ -27,8 +27,8 @@ function shortEdges(count, edges, layer, points) {
   return edges.map((_, i) => spans[i] <= most);
 }
 
-/* The layers that are known already. The library would find its own for each part of the plan that hangs together by
-   the edges it is given, and so put tasks before what they read by an edge that was left out. */
+/* Use the layers computed above. The library would layer each connected component of the included edges separately, and
+   so could place a task before one that it reads through an edge that was left out. */
 function knownLayers(layer) {
   return (graph) => {
     for (const node of graph.nodes()) node.y = layer[node.data];
@@ -46,7 +46,7 @@ function operatorsFor(size, layer) {
   return [layering, d3.decrossDfs(), d3.coordGreedy()];
 }
 
-/* Layers run down the page, or to the right where the plan is deeper than it is wide. */
+/* Layers run down the page, or to the right if the plan is deeper than it is wide. */
 function goesRight(layer, { size, gap, view }) {
   const width = new Map();
   for (const l of layer) width.set(l, (width.get(l) ?? 0) + 1);

@@ -1,10 +1,10 @@
 "use strict";
-/* Memory over time: what each worker holds by the plan, what its process had, and what it may use. */
+/* Memory over time: planned memory of each worker, resident memory of its process, and the budget. */
 
 const MOST_LINES = 8;
-/* A budget so many times the peak would press the lines to the ground: it is drawn when asked for. */
+/* A budget above this multiple of the peak would flatten the lines, so it is drawn only on request. */
 const FAR = 4;
-/* Resident memory is known at the ends of tasks; so few of them are drawn as points too. */
+/* Resident memory is sampled at the ends of tasks; up to this number of samples are also drawn as points. */
 const FEW_POINTS = 4;
 
 class MemoryView extends Chart {
@@ -71,7 +71,7 @@ class MemoryView extends Chart {
     );
   }
 
-  /* The places that are drawn: those with the highest peaks. */
+  /* The places to draw: those with the highest peaks. */
   shown() {
     const peaks = this.times.memory.map((line) => peakOf([line]));
     const order = peaks.map((_, i) => i).filter((i) => this.times.memory[i].length);
@@ -156,15 +156,15 @@ class MemoryView extends Chart {
     const what = "Lines: bytes of values that the plan holds on each worker, ";
     const how =
       this.mode === "measured"
-        ? "at measured times. Dotted: resident memory of its process, which has Python and libraries in it."
+        ? "at measured times. Dotted: resident memory of its process, including Python and libraries."
         : "as simulated.";
-    const some = shown < places ? ` Drawn are the ${shown} of ${places} workers with the highest peaks.` : "";
+    const some = shown < places ? ` Shows the ${shown} of ${places} workers with the highest peaks.` : "";
     const far = budget === null ? "" : ` A run may allocate ${bytesText(budget)} on one worker (budget).`;
     return what + how + some + far;
   }
 }
 
-/* The next number of bytes above, round in its own unit, so that ticks are round too. */
+/* Round a number of bytes up to a round number of its unit, so that ticks are round too. */
 function nice(bytes) {
   const unit = 1024 ** Math.floor(Math.log2(bytes) / 10);
   const n = bytes / unit;

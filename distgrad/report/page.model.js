@@ -1,9 +1,9 @@
 "use strict";
-/* The trace, and what the page derives of it. Knows nothing of drawing. */
+/* The trace, and the data that the page derives from it. Does no drawing. */
 
 const TRACE = JSON.parse(document.getElementById("trace").textContent);
 
-/* One plan: its tasks, what they hand to each other, and their times as predicted and as measured. */
+/* One plan: its tasks, the data they pass to each other, and their predicted and measured times. */
 class PlanModel {
   constructor(plain) {
     this.plain = plain;
@@ -31,13 +31,13 @@ class PlanModel {
     return this.times(mode).end.reduce((a, b) => Math.max(a, b), 1e-9);
   }
 
-  /* Seconds of the run that is drawn: those of the whole call, where they are known. */
+  /* Seconds of the run shown: of the whole call, if known. */
   get seconds() {
     const measured = this.plain.measured;
     return measured ? (measured.seconds ?? this.span("measured")) : null;
   }
 
-  /* Bytes that tasks handed to others: each bundle comes to each node once. In one process nothing moves. */
+  /* Bytes moved between tasks: each bundle is sent to each node once. Nothing moves within one process. */
   moved(mode) {
     if (TRACE.engine === "local") return 0;
     const times = this.times(mode);
@@ -53,14 +53,14 @@ class PlanModel {
     return peakOf(this.times(mode).memory);
   }
 
-  /* How much of the time the lanes of the timeline are filled. */
+  /* Fraction of the time that the lanes of the timeline are busy. */
   busy(mode) {
     const times = this.times(mode);
     const work = times.end.reduce((sum, end, k) => sum + end - times.start[k], 0);
     return work / (lanesOf(times).rows.length * this.span(mode));
   }
 
-  /* Tasks whose number is this, or whose ops or lines have this text. */
+  /* Tasks with this number, or with this text in their ops or lines. */
   find(text) {
     const wanted = text.trim().toLowerCase();
     if (wanted === "") return [];
@@ -71,7 +71,7 @@ class PlanModel {
   }
 }
 
-/* Who reads from whom, and who waits for whom: one edge for all bundles between two tasks. */
+/* Edges of reads and barriers: one edge for all bundles between two tasks. */
 function edgesOf(plain) {
   const known = new Map();
   const edges = [];
@@ -110,7 +110,7 @@ function nodeOf(place) {
   return found ? found[1] : "";
 }
 
-/* Rows of a timeline: places that had tasks, each with as many lanes as it ran tasks at the same time. */
+/* Rows of a timeline: places that ran tasks, with one lane per concurrent task. */
 function lanesOf(times) {
   const byPlace = times.places.map(() => []);
   times.worker.forEach((place, k) => byPlace[place].push(k));
@@ -130,7 +130,7 @@ function lanesOf(times) {
   return { rows, row };
 }
 
-/* The plan that took most of the time, as measured where it ran, is the one to show first. */
+/* The plan to show first: the one that took most time, measured if it ran. */
 function mainPlan(plans) {
   const total = plans.map((plan) => {
     const { count, seconds } = plan.runs;

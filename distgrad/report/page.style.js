@@ -20,7 +20,7 @@ function mixed(colour, other, share) {
   return "#" + parts.map((x) => x.toString(16).padStart(2, "0")).join("");
 }
 
-/* Text that can be read on a colour. */
+/* Text colour that is readable on a background colour. */
 function textOn(colour) {
   const [r, g, b] = channels(colour).map((x) => (x / 255) ** 2.2);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.28 ? "#15181b" : "#ffffff";
@@ -32,7 +32,7 @@ function theme() {
   return Object.fromEntries(names.map((name) => [name, style.getPropertyValue("--" + name).trim()]));
 }
 
-/* What all charts have: calm axes, and tooltips made of elements, never of text taken for HTML. */
+/* Common settings of charts: unobtrusive axes, and tooltips built from elements, never from HTML text. */
 function baseOption(colours, formatter) {
   return {
     animation: false,
@@ -61,7 +61,7 @@ function axis(colours, extra) {
   };
 }
 
-/* How a task looks under the pointer, and when it is chosen. */
+/* Style of a task that is hovered or selected. */
 function statesOf(colours) {
   return {
     emphasis: { style: { stroke: colours.focus, lineWidth: 2 } },

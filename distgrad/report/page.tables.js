@@ -1,5 +1,5 @@
 "use strict";
-/* What is written rather than drawn: figures, the table of ops, tasks run again, and the chosen task. */
+/* Text parts of the page: figures, the table of ops, retried tasks, and the selected task. */
 
 const FIRST_OPS = 20;
 
@@ -38,7 +38,7 @@ function figures(model) {
     figure("Moved between tasks", model.moved("predicted"), measured && model.moved("measured"), bytesText, [
       TRACE.engine === "local"
         ? "One process: tasks share its memory."
-        : `Predicted with what is fed and read: ${bytesText(predictions.bytes_moved)}.`,
+        : `Predicted including feeds and variables: ${bytesText(predictions.bytes_moved)}.`,
     ]),
   ];
 }
@@ -113,7 +113,7 @@ function taskButton(k, onSelect) {
   return el("button", { type: "button", class: "link", onclick: () => onSelect(k) }, `task ${k}`);
 }
 
-/* The chosen task, with buttons to those around it. */
+/* The selected task, with buttons for its neighbours. */
 function detailsOf(model, k, onSelect) {
   const close = el(
     "button",
@@ -137,7 +137,7 @@ function detailsOf(model, k, onSelect) {
   return [close, taskTitle(model, k), list];
 }
 
-/* The table of ops: sorted by a click on a column. */
+/* The table of ops; a click on a column sorts it. */
 class OpsTable {
   constructor() {
     this.table = document.getElementById("ops");

@@ -1,7 +1,7 @@
 "use strict";
-/* Text and elements: how times and bytes are written, and what is said of a task. */
+/* Text and elements: formats times and bytes, and describes tasks. */
 
-/* An element; children that are text stay text. */
+/* Create an element; strings become text nodes, never HTML. */
 function el(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -21,7 +21,7 @@ function timeText(seconds) {
   return seconds > 0 ? `${(seconds * 1e6).toFixed(1)} µs` : "0 s";
 }
 
-/* Of an axis: as few digits as the number has. */
+/* A number on an axis, with as few digits as possible. */
 function tickText(seconds) {
   if (seconds === 0) return "0";
   const [scale, unit] = seconds >= 1 ? [1, "s"] : seconds >= 1e-3 ? [1e3, "ms"] : [1e6, "µs"];
@@ -46,7 +46,7 @@ function ratioText(measured, predicted) {
   return ratio >= 10 || ratio < 0.1 ? `${ratio.toPrecision(2)} times` : `${ratio.toFixed(2)} times`;
 }
 
-/* What is known of a task, as pairs of a name and a text. */
+/* The facts of a task, as pairs of name and text. */
 function factsOf(model, k) {
   const task = model.tasks[k];
   const { predicted, measured } = model.plain;
@@ -67,7 +67,7 @@ function factsOf(model, k) {
     `${timeText(expected)}, from ${timeText(predicted.start[k])}, on ${predicted.places[predicted.worker[k]]}`,
   ]);
   const read = model.into[k].reduce((sum, edge) => sum + edge.bytes, 0);
-  facts.push(["bytes", `reads ${bytesText(read)} of other tasks, gives ${bytesText(model.given[k])}`]);
+  facts.push(["bytes", `reads ${bytesText(read)} from other tasks, returns ${bytesText(model.given[k])}`]);
   const gpus = task.gpus ? `, ${counted(task.gpus, "GPU")}` : "";
   facts.push(["needs", `${counted(task.cpus, "cpu")}${gpus}, ${bytesText(task.memory)} at its peak`]);
   if (task.device) facts.push(["device", task.device]);

@@ -1,8 +1,7 @@
 "use strict";
-/* The timeline: a row per worker, or several where it ran tasks at the same time, with lines for reduce trees and
-   barriers. */
+/* The timeline: a row per worker, or several if it ran tasks concurrently, with lines for reduce trees and barriers. */
 
-/* Above so many lines of a kind they are not shown until asked for. */
+/* Number of lines of a kind above which they are hidden by default. */
 const MANY_LINKS = 600;
 const TALL_ROWS = 40;
 
@@ -155,8 +154,8 @@ class TimelineView extends Chart {
     return { ...made, textContent: { type: "text", style: text }, textConfig: { position: "inside" } };
   }
 
-  /* From the end of a task to the beginning of the one that reads it in a reduce tree, or waits for it. A kind without
-     any line has no series: the library fails at one that is large and empty. */
+  /* Lines from the end of a task to the start of one that reads it in a reduce tree or waits for it. A kind without
+     lines has no series, because the library fails on an empty series in large mode. */
   links() {
     const styles = {
       reduce: { color: this.colours.soft, width: 1, opacity: 0.7 },
@@ -192,7 +191,7 @@ class TimelineView extends Chart {
     ];
   }
 
-  /* All that the chosen task reads, waits for, or hands on. */
+  /* Links of the selected task: what it reads, waits for and passes on. */
   overlay() {
     const k = this.selected;
     const edges = k === null ? [] : [...this.model.into[k], ...this.model.from[k]];

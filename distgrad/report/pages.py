@@ -1,4 +1,4 @@
-"""The page of a trace: templates, libraries and data put together to one HTML file that loads nothing."""
+"""The page of a trace: templates, libraries and data in one HTML file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from distgrad.report.read import check
 
-#: What the page runs, in this order.
+#: Scripts of the page, in load order.
 SCRIPTS = (
     "vendor/echarts.min.js",
     "page.model.js",
@@ -24,7 +24,7 @@ SCRIPTS = (
     "page.tables.js",
     "page.main.js",
 )
-#: What its background worker runs, which places the tasks.
+#: Scripts of its background worker, which lays out the tasks.
 WORKER = ("vendor/d3-dag.min.js", "page.layout.js")
 LICENCES = ("vendor/LICENSE-echarts.txt", "vendor/LICENSE-d3-dag.txt")
 
@@ -32,7 +32,7 @@ _SLOT = re.compile(r"\{\{(\w+)\}\}")
 
 
 def page(document: Mapping[str, Any]) -> str:
-    """The report of a trace, as HTML; ValueError where it is no trace.
+    """The report of a trace as HTML. Raises ValueError if `document` is not a trace.
 
     >>> page({"traceEvents": []})
     Traceback (most recent call last):
@@ -55,5 +55,5 @@ def _text(name: str) -> str:
 
 
 def _json(data: Any) -> str:
-    """JSON that may stand inside a script element: no text in it can end the element or open a comment."""
+    """JSON that is safe inside a script element: no text in it can end the element or open a comment."""
     return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")

@@ -1,4 +1,4 @@
-"""Traces as files: read, and checked so far that the page can rely on what it draws."""
+"""Reads traces from files and checks every field that the page relies on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NONE = type(None)
 _POINTS = [[NUMBER]]
 _TIMELINE = {"start": [NUMBER], "end": [NUMBER], "worker": [int], "places": [str], "memory": [_POINTS]}
 
-#: What a plan must have: fields by name, `[x]` a list of x, types as isinstance takes them.
+#: Required fields of a plan. `[x]` is a list of x; types are as for isinstance.
 PLAN: dict[str, Any] = {
     "name": str,
     "steps": int,
@@ -50,7 +50,7 @@ PLAN: dict[str, Any] = {
     "ops": [{"op": str, "line": str, "seconds": NUMBER, "calls": int, "predicted": (*NUMBER, NONE)}],
     "ops_measured": bool,
 }
-#: What the traces of earlier versions lack, by what has it.
+#: Optional fields, which traces of earlier versions lack.
 MORE_OF_PLAN: dict[str, Any] = {"decides": str}
 MORE_OF_TASK: dict[str, Any] = {"all": str}
 MEASURED: dict[str, Any] = {**_TIMELINE, "resident": [_POINTS], "again": dict, "reasons": [str]}
@@ -64,7 +64,7 @@ TRACE: dict[str, Any] = {
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """The trace of a file; ValueError of one line where it is none, OSError where there is no such file."""
+    """Read a trace. Raises ValueError with a one-line message if it is not a trace, OSError if it cannot be read."""
     try:
         document = json.loads(Path(path).read_bytes(), parse_constant=_refuse)
     except (ValueError, RecursionError) as e:
@@ -88,11 +88,11 @@ def _unreadable(error: Exception) -> str:
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(f"it has {text}, which is no number of JSON")
+    raise ValueError(f"it has {text}, which is not a JSON number")
 
 
 def check(document: Any) -> dict[str, Any]:
-    """What a trace has under the key `distgrad`; ValueError at the first thing that the page cannot draw."""
+    """The content of a trace's key `distgrad`. Raises ValueError at the first field that the page cannot draw."""
     if not isinstance(document, Mapping) or not isinstance(document.get("distgrad"), dict):
         raise ValueError("this is not a trace of distgrad: it has no key 'distgrad'")
     trace: dict[str, Any] = document["distgrad"]
@@ -110,7 +110,7 @@ def check(document: Any) -> dict[str, Any]:
 
 
 def _check_fields(value: Any, wanted: Any, where: str) -> None:
-    """Walks down a description of fields; as deep as that, not as deep as the data."""
+    """Check a value against a description of fields. Recursion is as deep as the description, not the data."""
     if isinstance(wanted, dict):
         if not isinstance(value, dict):
             raise ValueError(f"{where} is not an object")
@@ -124,13 +124,13 @@ def _check_fields(value: Any, wanted: Any, where: str) -> None:
         for i, item in enumerate(value):
             _check_fields(item, wanted[0], f"{where}[{i}]")
     elif not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-        raise ValueError(f"{where} is {value!r:.40}, which cannot be")
+        raise ValueError(f"{where} is {value!r:.40}, which is invalid")
     elif isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"{where} is {value}, which is no number of JSON")
+        raise ValueError(f"{where} is {value}, which is not a JSON number")
 
 
 def _check_more(value: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> None:
-    """The same for fields that may be missing."""
+    """The same for optional fields."""
     for key in wanted.keys() & value.keys():
         _check_fields(value[key], wanted[key], f"{where}.{key}")
 

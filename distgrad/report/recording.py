@@ -1,4 +1,4 @@
-"""Recording: what a session keeps of its runs, for traces and reports. Of each plan the last run in full."""
+"""Recording: the runs of a session, for traces and reports. Only the last run of each plan is kept in full."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.reports import Report
 from distgrad.scheduler.trace import Entry, document
 
-#: Run times that are kept of each plan, and plans that are kept: those that ran last.
+#: Maximum number of run times kept per plan, and of plans kept; the most recent ones are.
 RUNS, PLANS = 1000, 64
 
 
 class Recording:
-    """The runs of a session. With a path it is written when the session is closed, or at the end of the process."""
+    """The runs of a session. If it has a path, it is written when the session is closed or the process exits."""
 
     def __init__(self, path: Path | None = None):
-        self.path = path and path.absolute()  # the process may go to another folder meanwhile
+        self.path = path and path.absolute()  # the process may change its working directory
         self.last: Report | None = None
-        #: By the identity of plans, which are kept here: the digest of one takes longer than many a run.
+        #: By the id of plans, which are kept alive here: computing a digest can take longer than a run.
         self._entries: dict[int, Entry] = {}
         self._lock = threading.Lock()
         if path is not None:
             atexit.register(self.close)
 
     def add(self, name: str, plan: Plan, report: Report) -> None:
-        if not plan.tasks:  # what was given is what is wanted: there is nothing to tell
+        if not plan.tasks:  # results are feeds: there is nothing to record
             return
         with self._lock:
             entry = self._entries.pop(id(plan), None) or Entry(plan, name, seconds=deque(maxlen=RUNS))
@@ -45,17 +45,17 @@ class Recording:
                 del self._entries[next(iter(self._entries))]
 
     def document(self) -> dict[str, Any]:
-        """The trace; ValueError where nothing ran."""
+        """The trace. Raises ValueError if nothing ran."""
         from distgrad import __version__
 
-        with self._lock:  # runs that end meanwhile wait for this copy, not for the document
+        with self._lock:  # a run that ends now waits for this copy, not for the whole document
             entries = [replace(entry, seconds=list(entry.seconds)) for entry in self._entries.values()]
         if not entries:
             raise ValueError("nothing was recorded: no run has ended in this session yet")
         return document(entries, __version__)
 
     def close(self) -> None:
-        """Write what was recorded to the path that was asked for."""
+        """Write the recording to its path, if it has one."""
         if self.path is not None:
             atexit.unregister(self.close)
             if self._entries:
@@ -63,7 +63,7 @@ class Recording:
 
 
 def target(path: str | os.PathLike[str]) -> Path:
-    """Where a trace or a report shall be written; ValueError where that cannot be, before there is one."""
+    """The path to write a trace or report to. Raises ValueError early if it cannot be written there."""
     found = Path(path)
     if found.suffix not in (".json", ".html"):
         raise ValueError(f"{found}: a trace is a .json file, a report a .html file")
@@ -76,8 +76,8 @@ def target(path: str | os.PathLike[str]) -> Path:
 
 
 def write(data: dict[str, Any], path: str | os.PathLike[str]) -> Path:
-    """Write a trace: as JSON, or as the page that shows it. ValueError for a path that cannot be one, OSError where the
-    disk is full, say: both name the path and what to do."""
+    """Write a trace as JSON, or as an HTML report. Raises ValueError for an invalid path and OSError if writing fails,
+    for example on a full disk; both name the path and a remedy."""
     found = target(path)
     if found.suffix == ".html":
         from distgrad.report import page

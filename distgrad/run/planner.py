@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from distgrad.workers.on_ray.settings import RaySettings
 
 #: Maximum number of cached plans, for programs that are built again, such as a function that is traced again.
-KEPT = 256
+MAX_CACHED_PLANS = 256
 #: Plans of programs with more bytes of constants are not cached, since the constants would outlive their functions; nor
 #: are plans of programs with attributes that cannot be compared, such as a function passed to a user-defined op.
-KEPT_BYTES = 1 << 20
+MAX_CACHED_CONSTANT_BYTES = 1 << 20
 
 _LOCK = threading.Lock()
 _plans: OrderedDict[Any, Plan] = OrderedDict()
@@ -95,7 +95,7 @@ class Planner:
 
     def plan(self, program: Program) -> Plan:
         program = self._improved(program)
-        if not is_plain(program) or constant_bytes(program) > KEPT_BYTES:
+        if not is_plain(program) or constant_bytes(program) > MAX_CACHED_CONSTANT_BYTES:
             return self._cut(program)
         key = content_digest(program, self.cluster, self.options), self._fingerprint, self.settings.backend.name
         with _LOCK:
@@ -105,7 +105,7 @@ class Planner:
         plan = self._cut(program)
         with _LOCK:
             _plans[key] = plan
-            if len(_plans) > KEPT:
+            if len(_plans) > MAX_CACHED_PLANS:
                 _plans.popitem(last=False)
         return plan
 
@@ -154,7 +154,7 @@ def _name(ops: Sequence[Operation]) -> str:
     return graph.name if isinstance(graph, FuncGraph) else ops[0].name
 
 
-_interned = lru_cache(maxsize=KEPT)(Planner)
+_interned = lru_cache(maxsize=MAX_CACHED_PLANS)(Planner)
 
 
 def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:

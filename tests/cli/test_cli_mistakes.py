@@ -64,7 +64,7 @@ WRONG: list[tuple[str, str]] = [
     ("syntax.py:step", "'syntax.py' cannot be imported: SyntaxError: invalid syntax (syntax.py, line 1)"),
     ("raising.py:step", "'raising.py' cannot be imported: OSError: the data is gone (at raising.py:2)"),
     ("exits.py:step", "'exits.py' cannot be imported: it ended the program. Put the script's actions under `if"),
-    ("good.py:step --spec f32[", "--spec 'f32[' is neither a type, as in 'float32[256,784]' or 'int64[]', nor a Python"),
+    ("good.py:step --spec f32[", "--spec 'f32[' is neither a type, as in 'float32[256,784]' or 'int64[]', nor"),
     ("good.py:step --spec float32", "--spec 'float32' has no shape: 'float32[]' is a single number, 'float32["),
     ("good.py:step --spec frog", "--spec 'frog' is neither a type"),
     ("good.py:step --spec frog[3]", "--spec 'frog[3]' is neither a type"),

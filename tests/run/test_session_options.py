@@ -383,7 +383,7 @@ def test_a_plan_records_its_own_backend_though_others_have_an_equal_program() ->
 
 
 def test_only_so_many_plans_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "KEPT", 3)
+    monkeypatch.setattr(planner, "MAX_CACHED_PLANS", 3)
     monkeypatch.setattr(planner, "_plans", type(planner._plans)())
     plans = [dg.function(lambda x: x + 1.5).plan(np.ones(n)) for n in (1, 2, 3, 1, 4, 1, 2)]
     assert len(planner._plans) == 3
