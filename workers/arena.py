@@ -1,6 +1,6 @@
-"""Where the values of a task lie: one arena per run, in which values that do not live at the same time share places.
+"""Arenas: one block of memory per run of a task, in which values with disjoint lifetimes share memory.
 
-An arena is kept for the next run, so its memory is mapped and touched once. What leaves a task never lies in one.
+Arenas are reused by later runs, so their memory is mapped and touched once. Results that leave a task are never in one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from typing import Any
 
 import numpy as np
 
+#: Alignment of values in bytes: a cache line.
 ALIGN = 64
-#: Larger arrays go back to the system when they are freed.
+#: By default, malloc returns larger freed arrays to the system. In bytes.
 MODERATE = 8 << 20
-#: Their numbers in glibc's malloc.h.
+#: The options M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-#: Arenas that wait for the next run are kept up to so many: one per run that goes on at the same time.
-KEPT = 4
+#: Maximum number of idle arenas. Each concurrent run uses one.
+MAX_IDLE_ARENAS = 4
 
 
 class Layout:
-    """Hands out places (offsets) of an arena and takes them back; `size` is what the arena must have.
+    """Allocates offsets of an arena and frees them; `size` is the bytes that the arena needs.
 
     >>> layout = Layout()
     >>> a, b = layout.take(100), layout.take(100)
@@ -37,7 +38,7 @@ class Layout:
         self._free: list[tuple[int, int]] = []  # (offset, size), by offset, never touching each other
 
     def take(self, nbytes: int) -> int:
-        """The smallest free place that fits; else the end grows."""
+        """The offset of the smallest free range that fits; the arena grows if there is none."""
         need = _rounded(nbytes)
         fits = [(size, offset) for offset, size in self._free if size >= need]
         if fits:
@@ -46,7 +47,7 @@ class Layout:
             if size > need:
                 self._insert(offset + need, size - need)
             return offset
-        if self._free and sum(self._free[-1]) == self.size:  # the last place grows
+        if self._free and sum(self._free[-1]) == self.size:  # extend the last free range
             offset, _ = self._free.pop()
         else:
             offset = self.size
@@ -72,7 +73,7 @@ def _rounded(nbytes: int) -> int:
 
 
 class Arena:
-    """Memory for one run at a time, and what the tapes that ran in it have bound to it."""
+    """Memory for one run at a time, with the arrays that tapes have bound to it."""
 
     def __init__(self) -> None:
         self.memory = np.empty(0, np.uint8)
@@ -81,14 +82,14 @@ class Arena:
     def reserve(self, nbytes: int) -> None:
         if self.memory.size < nbytes:
             self.bound.clear()
-            self.memory = np.empty(0, np.uint8)  # the old one goes before the new one comes
+            self.memory = np.empty(0, np.uint8)  # free the old memory before allocating the new
             raw = np.empty(nbytes + ALIGN, np.uint8)
             skip = -raw.ctypes.data % ALIGN
             self.memory = raw[skip : skip + nbytes]
 
 
 class Arenas:
-    """The arenas of a process that are not in use."""
+    """The idle arenas of a process."""
 
     def __init__(self) -> None:
         self._free: list[Arena] = []
@@ -100,11 +101,11 @@ class Arenas:
 
     def give(self, arena: Arena) -> None:
         with self._lock:
-            if len(self._free) < KEPT:
+            if len(self._free) < MAX_IDLE_ARENAS:
                 self._free.append(arena)
 
     def clear(self) -> None:
-        """Let go of the memory that is kept for the next run."""
+        """Free the memory that is kept for later runs."""
         with self._lock:
             self._free.clear()
 
@@ -114,11 +115,11 @@ ARENAS = Arenas()
 
 @cache
 def keep_freed_memory(largest: int = MODERATE, most: int = 256 << 20) -> None:
-    """Have glibc's malloc keep what is freed: blocks up to `largest`, and `most` bytes in all. Elsewhere there is
-    nothing to set.
+    """Make glibc's malloc keep freed memory: blocks of up to `largest` bytes, up to `most` bytes in total. Does nothing
+    with other C libraries.
 
-    Results are made anew in every run, and to get their memory back from the system page by page costs a step of a
-    small model a tenth of its time.
+    Results are allocated in every run. Getting their memory from the system again, page by page, takes a tenth of the
+    time of a small model's training step.
     """
     set_option = getattr(ctypes.CDLL(None), "mallopt", None)
     if set_option is not None:

@@ -1,6 +1,6 @@
-"""How many threads the BLAS behind NumPy uses: one inside of a run, which shares products among its own threads.
+"""Sets the number of BLAS threads: one during a run, which splits products among its own threads.
 
-The count changes speed and bits, so it is not left to the environment.
+The number changes both speed and bits, so it is not left to the environment.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 _LOCK = threading.Lock()
-#: The counts that runs under way asked for, the last one in force; and what was set before the first of them.
+#: The numbers that active runs asked for, the last of which applies; and the numbers before the first of them began.
 _asked: dict[object, int] = {}
 _before: list[int] = []
 
@@ -23,7 +23,7 @@ _before: list[int] = []
 @cache
 def libraries() -> tuple[Any, ...]:
     """The controllers of the BLAS libraries of NumPy and SciPy, in the same order in every process."""
-    from threadpoolctl import ThreadpoolController  # late: looks through all loaded libraries
+    from threadpoolctl import ThreadpoolController  # late: it inspects all loaded libraries
 
     _load_scipys()
     found = [lib for lib in ThreadpoolController().lib_controllers if lib.user_api == "blas"]
@@ -31,20 +31,20 @@ def libraries() -> tuple[Any, ...]:
 
 
 def _load_scipys() -> None:
-    """SciPy from PyPI has a BLAS of its own, loaded when `scipy.linalg` is imported, which takes long: loaded here, it
-    is among those whose threads are set. What is loaded by its path already is not loaded twice."""
+    """Load the BLAS that SciPy wheels bundle, so that its threads are set as well. Importing `scipy.linalg` would load
+    it too, but takes long. A library that is already loaded from this path is not loaded twice."""
     spec = find_spec("scipy")
     for folder in (spec and spec.submodule_search_locations) or ():
         for file in [*Path(folder).parent.glob("scipy.libs/*openblas*"), *Path(folder).glob(".dylibs/*openblas*")]:
-            with suppress(OSError):  # then SciPy will say so, where it is needed
+            with suppress(OSError):  # SciPy reports it when it is needed
                 ctypes.CDLL(str(file))
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Inside, BLAS uses `count` threads; what was set before comes back when the last run ends.
+    """A context in which BLAS uses `count` threads. The previous number is restored when the last run ends.
 
-    The setting is one per process: of runs side by side with different counts, the last to begin is obeyed.
+    The setting is per process: if concurrent runs ask for different numbers, the last one to begin wins.
 
     >>> with threads(1):
     ...     pass
@@ -53,7 +53,7 @@ def threads(count: int) -> Iterator[None]:
     try:
         _begin(run, count)
         yield
-    finally:  # also where an interrupt came in between
+    finally:  # also after an interrupt
         _end(run)
 
 
@@ -74,5 +74,5 @@ def _end(run: object) -> None:
 def _set(counts: list[int]) -> None:
     for lib, count in zip(libraries(), counts, strict=True):
         if lib.num_threads != count:
-            # threadpoolctl lets the first thread that sets a count set it again, and no other: here all are agreed
+            # threadpoolctl allows only the thread that first set the number to set it again; here any thread may
             getattr(lib, "_real_set_num_threads", lib.set_num_threads)(count)

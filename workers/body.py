@@ -1,4 +1,4 @@
-"""The body of a task, compiled and run: what both engines share. Compiled once, run as often as wanted."""
+"""The body of a task, compiled: used by both engines. Compiled once, run any number of times."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def body_of(plan: Plan, i: int) -> Body:
-    """The body of one task, with the values as the program numbers them."""
+    """The body of one task, with the value ids of the program."""
     task = plan.tasks[i]
     steps = tuple([plan.program.steps[k] for k in task.steps])
     return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus)
 
 
 class Compiled:
-    """From the arrays that a body reads to those that it gives; an error names the op, the user's line, the inputs."""
+    """Computes the outputs of a body from its inputs. Errors name the op, the user's line and its input types."""
 
     def __init__(self, body: Body, backend: Backend):
         steps, types = expanded(body.steps, body.types)
@@ -40,7 +40,7 @@ class Compiled:
 
     @property
     def calls(self) -> int:
-        """How many calls a run makes: what is looked on at."""
+        """Number of calls per run, for progress."""
         return len(self._run.calls)
 
     def run(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> list[Array]:
@@ -51,10 +51,10 @@ class Compiled:
         try:
             raise error
         finally:
-            del error  # which would hold this frame, and be held by it
+            del error  # avoid a reference cycle with this frame
 
     def run_kept(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> tuple[list[Array], list[Any]]:
-        """The same with the results as the backend has them, too. Not for NumPy, whose results are what they are."""
+        """Like `run`, and also return the results as arrays of the backend. Not for NumPy."""
         assert isinstance(self._run, Eager)
         there: list[Any] = []
         try:
@@ -67,7 +67,7 @@ class Compiled:
             del error
 
     def _explained(self, given: Sequence[Array], failure: StepFailed) -> BaseException:
-        """What a step raised, with the op, the user's line and the inputs' types."""
+        """The exception of a step, with a note on the op, the user's line and the types of the inputs."""
         cause, step = failure.__cause__, failure.step
         assert cause is not None
         if step is not None and not isinstance(cause, Stopped):
@@ -77,8 +77,8 @@ class Compiled:
         return cause
 
     def _culprit(self, given: Sequence[Array], cause: BaseException, failed: Step) -> tuple[BaseException, Step]:
-        """The step inside of a fused one that failed, and what it raised. It is found by running the task step by step:
-        where threads took rows through many steps, another one may fail first, and is the one to tell of."""
+        """The step inside a fused step that failed, and its exception; found by running the task step by step. When
+        threads take rows through many steps, an earlier step may turn out to fail first: then that one is reported."""
         values = dict(zip(self._reads, given, strict=True))
         for step in self._steps:
             for each in step.body or (step,):

@@ -1,4 +1,4 @@
-"""What a compiled task calls, beside kernels: the calls themselves, and the small functions around kernels."""
+"""The calls of a compiled task, and the small functions that it calls in addition to kernels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from distgrad.workers.kernels.user_ops import run_user_op
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+#: By kind of dtype: the number that sums start from.
 _NOTHING_YET = {"f": -0.0, "c": complex(-0.0, -0.0)}
 
 
 class TapeCall(NamedTuple):
-    """slots[out] = run(*[slots[i] for i in args]); `step` says whose work it is."""
+    """slots[out] = run(*[slots[i] for i in args]); `step` is the step that errors name."""
 
     run: Callable[..., Any]
     args: tuple[int, ...]
@@ -29,7 +30,7 @@ class TapeCall(NamedTuple):
 
 
 class StepFailed(Exception):
-    """A call of a tape raised; the cause is what it raised."""
+    """A call of a tape raised an exception, which is the cause of this one."""
 
     def __init__(self, step: Step | None):
         super().__init__(step)
@@ -37,7 +38,7 @@ class StepFailed(Exception):
 
 
 class Place(NamedTuple):
-    """Bytes of the arena, seen as an array."""
+    """An array in the arena."""
 
     slot: int
     offset: int
@@ -45,7 +46,7 @@ class Place(NamedTuple):
 
 
 class Filled:
-    """Calls what fills its first argument, and gives that."""
+    """Calls a function that fills its first argument, and returns that."""
 
     def __init__(self, function: Callable[..., Any], attrs: Any):
         self._function = partial(function, **attrs) if attrs else function
@@ -56,14 +57,14 @@ class Filled:
 
 
 class Kernel:
-    """Calls a kernel that makes its own results; they are contiguous, and no views of what it was given."""
+    """Calls a kernel that allocates its results. They are contiguous, and never views of its inputs."""
 
     def __init__(self, step: Step, specs: Sequence[Spec]):
         self._op, self._attrs, self._specs = OPS[step.type], step.attrs, specs  # a user may redefine the op later
         self._run = partial(KERNELS[step.type], np, **step.attrs) if self._op.kernel is None else self._user_op
 
     def _user_op(self, *inputs: Array) -> tuple[Array, ...]:
-        """Copies: a kernel may give an array that it keeps."""
+        """Copies, because a kernel may return an array that it keeps."""
         return tuple([x.copy() for x in run_user_op(self._op, inputs, self._attrs, self._specs)])
 
     def __call__(self, *inputs: Array) -> Any:
@@ -79,7 +80,7 @@ def _own(x: Any, inputs: Sequence[Array]) -> Array:
 
 
 def add_up(table: Array, out: Array) -> Array:
-    """From -0.0, which changes no term; NumPy itself would begin with 0.0."""
+    """Sum starting from -0.0, which changes no term; NumPy would start from 0.0."""
     np.add.reduce(table, axis=0, out=out.reshape(-1), initial=_NOTHING_YET.get(table.dtype.kind, 0))
     return out
 
@@ -94,5 +95,5 @@ def item(k: int, values: Sequence[Any]) -> Any:
 
 
 def nothing() -> None:
-    """What a slot has whose array is let go."""
+    """Empties a slot."""
     return None

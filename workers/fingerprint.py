@@ -1,8 +1,7 @@
-"""The fingerprint of a process: what the bits of its results depend on, beside the plan. Knows no Ray.
+"""The fingerprint of a process: everything, besides the plan, that the bits of its results depend on. Knows no Ray.
 
-Versions are read; kernels are read back from the libraries that chose them; and where a library does not tell what it
-runs, digests of results do: of the C library's functions, of NumPy's loops and of products (see `probes`).
-NaN payloads are outside of all this.
+It has the versions of packages, the kernels that libraries report to use, and for libraries that report none digests of
+results: of the C library's functions, of NumPy's loops and of products (see `probes`). NaN payloads are not covered.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ import numpy as np
 from distgrad.workers import blas, cpus, node_report, probes
 from distgrad.workers.backends import package_versions
 
-#: What must be installed alike; all else depends on the machine and on how the process was started.
+#: Fields that depend on what is installed. The others depend on the machine and on how the process was started.
 VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "ml_dtypes")
-#: What a process without a package has for its version.
+#: The version of a missing package.
 ABSENT = "not installed"
 
-#: Halves to a denormal number, which is zero where these are flushed. A variable, so that nobody computes it before.
+#: The smallest normal number: half of it is denormal, or zero if denormals are flushed. A variable, to avoid folding.
 _LEAST = 2.0**-1022
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """Names and values: plain data. Equal ones promise equal bits of equal plans.
+    """Names and values, plain data. Processes with equal fingerprints compute equal bits from equal plans.
 
     >>> a = Fingerprint((("numpy", "2.4.6"), ("kernels", "Haswell")))
     >>> a.differences(Fingerprint((("numpy", "2.4.6"), ("kernels", "SkylakeX"))))
@@ -45,7 +44,7 @@ class Fingerprint:
         return hashlib.sha256(repr(self.fields).encode()).hexdigest()
 
     def differences(self, other: Fingerprint) -> str:
-        """Where this one differs from another one; nothing where they are equal."""
+        """The fields that differ, as text; empty if there are none."""
         mine, theirs = dict(self.fields), dict(other.fields)
         names = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
         return ", ".join([f"{name} {mine.get(name)!r}, not {theirs.get(name)!r}" for name in names])
@@ -56,13 +55,13 @@ class Fingerprint:
         return tuple([(name, value) for name, value in self.fields if name in installed])
 
     def with_extras(self, extras: tuple[str, ...]) -> Fingerprint:
-        """The same, with this process's versions of more packages."""
+        """This fingerprint with the versions of more packages in this process."""
         return Fingerprint((*self.fields, *[(name, _extra_version(name)) for name in extras]))
 
 
 @cache
 def fingerprint(extras: tuple[str, ...] = ()) -> Fingerprint:
-    """Of this process, as it is when it is first asked; with what `extras` are at."""
+    """The fingerprint of this process at the first call, with the versions of the packages `extras`."""
     if extras:
         return fingerprint().with_extras(extras)
     with blas.threads(1), np.errstate(all="ignore"):
@@ -83,7 +82,7 @@ def _versions() -> list[tuple[str, str]]:
 def _kernels() -> list[tuple[str, str]]:
     machine = [("machine", platform.machine()), ("libc", " ".join(platform.libc_ver()).strip() or platform.platform())]
     told = os.environ.get("OPENBLAS_CORETYPE", "")
-    if not cpus.can_run(told, frozenset(node_report.flags())):  # an attempt would end this process
+    if not cpus.can_run(told, frozenset(node_report.flags())):  # trying would crash this process
         return [*machine, ("blas kernels", f"{told}, which this CPU cannot run")]
     return [
         *machine,
@@ -98,7 +97,7 @@ def _kernels() -> list[tuple[str, str]]:
 
 
 def _library(package: str, what: str) -> str:
-    """What is known of the BLAS of a package: of its own one, or of the one that it shares."""
+    """A property of the BLAS that a package bundles, or of the one that it shares."""
     libraries = blas.libraries()
     own = [lib for lib in libraries if f"{package}.libs" in lib.filepath or f"{package}/.dylibs" in lib.filepath]
     told = [getattr(lib, what, None) for lib in own or libraries]
@@ -124,6 +123,6 @@ def is_extra(name: str) -> bool:
 
 
 def flushes() -> bool:
-    """Whether denormal numbers are flushed to zero here, in this thread: a library may have switched that on since the
-    fingerprint was taken."""
+    """Whether denormal numbers are flushed to zero in this thread. A library that was loaded after the fingerprint was
+    taken may have switched that on."""
     return _LEAST * 0.5 == 0.0

@@ -1,4 +1,4 @@
-"""What to say where Ray cannot be imported: what failed, why, and what to do. Imports nothing."""
+"""Explains a failed import of Ray: what failed, why, and what to do. Imports nothing itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def explain_import(e: BaseException) -> str:
-    """Why `import ray`, or what distgrad imports with it, failed; and the remedy."""
+    """Why `import ray` (or an import that comes with it) failed, and the remedy."""
     told = f"{type(e).__name__}: {_one_line(e)}"
     missing = (e.name or "") if isinstance(e, ModuleNotFoundError) else ""
     if missing == "ray":
@@ -28,7 +28,7 @@ def _one_line(e: BaseException) -> str:
 
 
 def _shadow() -> str | None:
-    """A user's own ray.py, or a folder of that name, that is found before the library."""
+    """The path of a user's ray.py or ray/ that hides the library."""
     try:
         spec = importlib.util.find_spec("ray")
     except (ImportError, ValueError, AttributeError):

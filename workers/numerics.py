@@ -1,9 +1,9 @@
-"""Finding NaN and Inf: whether what a run made is finite, and if not, which op is to blame.
+"""Finds NaN and Inf: whether the results of a run are finite, and if not, which op is to blame.
 
-Only results and assigned values are looked at, which costs one sweep over them. Where they are not finite, the program
-is run once more, op by op: an op is to blame if it makes a NaN where none came in, or an Inf where all was finite, and
-if what it made reaches a result. So an Inf that somebody wrote down (a mask of -inf) may travel, what is masked
-(`where(x > 0, log(x), 0)`) harms nobody, and how steps are fused or cut into tasks does not matter.
+Only results and assigned values are checked, which costs one sweep over them. If they are not finite, the program is
+run once more, op by op. An op is to blame if it makes a NaN from inputs without NaN, or an Inf from finite inputs, and
+its output reaches a result. So an Inf that the user wrote (a mask of -inf) is allowed, masked values
+(`where(x > 0, log(x), 0)`) are no error, and it does not matter how steps are fused or partitioned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NUMBERS = (float, complex, np.ndarray, np.generic)
 
 
 def worst(x: Array) -> int:
-    """Whether an array is finite, or has Inf, or NaN. A sum is finite only if everything in it is, and costs one sweep.
+    """Whether an array is finite, has Inf, or has NaN. A finite sum proves that all elements are finite, in one sweep.
 
     >>> worst(np.ones(2)), worst(np.array([1.0, np.inf])), worst(np.array([np.inf, np.nan]))
     (0, 1, 2)
@@ -70,7 +70,7 @@ def check(
 
 
 def check_op(op_type: str, made: Sequence[Array], inputs: Sequence[Array], attrs: Mapping[str, Any]) -> None:
-    """The same for one op that was computed at once."""
+    """The same for one op that was computed outside any graph."""
     known = max([_written(attrs), *map(worst, inputs)])
     for x in made:
         if worst(x) > known:
@@ -78,7 +78,7 @@ def check_op(op_type: str, made: Sequence[Array], inputs: Sequence[Array], attrs
 
 
 class _Replay:
-    """A program run op by op, with what is known about each value: its kind, and where it began to be not finite."""
+    """Runs a program op by op, and tracks for each value whether it is finite, and which op it got NaN or Inf from."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class _Replay:
         ops: Mapping[str, OpDef] | None,
     ):
         self.kinds: dict[int, int] = {}
-        #: By value: the number of the text that says who is to blame.
+        #: By value: the index of the text that names the op to blame.
         self.began: dict[int, int] = {}
         self.texts: list[str] = []
         self._program, self._ops = program, ops
@@ -100,7 +100,7 @@ class _Replay:
             self._give(f"variable {key.rpartition('#')[0]!r}", v, state[key])
 
     def _give(self, name: str, v: int, x: Array) -> None:
-        """A NaN that comes in is nobody's mask."""
+        """A NaN in an input is an error: unlike Inf, it is not used as a mask."""
         self._values[v] = x
         self.kinds[v] = worst(x)
         if self.kinds[v] == NAN:
@@ -134,14 +134,14 @@ class _Replay:
 
 
 def blame(place: str, kind: int, made: Array, inputs: Sequence[Array]) -> str:
-    """What to tell of an op that made this of such inputs."""
+    """The error text for an op that made these results from these inputs."""
     bad = np.isnan(made) if kind == NAN else ~np.isfinite(made)
     ranges = ", ".join(f"{Spec(x.shape, x.dtype)}{_range(x)}" for x in inputs)
     return f"{place} made {_NAMES[kind]}{_where(bad)}. Its inputs: {ranges}"
 
 
 def _written(attrs: Mapping[str, Any]) -> int:
-    """What somebody wrote down: the value of a constant, or an attribute of another op."""
+    """The worst number that the user wrote: the value of a constant, or an attribute of another op."""
     return max([worst(np.asarray(x)) for x in attrs.values() if isinstance(x, _NUMBERS)], default=FINITE)
 
 
@@ -157,5 +157,5 @@ def _range(x: Array) -> str:
     finite = x[np.isfinite(x)]
     if not finite.size:
         return " without a finite element"
-    odd = "" if finite.size == x.size else f" and {_NAMES[worst(x)]}"
-    return f" in [{float(finite.min()):.6g}, {float(finite.max()):.6g}]{odd}"
+    others = "" if finite.size == x.size else f" and {_NAMES[worst(x)]}"
+    return f" in [{float(finite.min()):.6g}, {float(finite.max()):.6g}]{others}"

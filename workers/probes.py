@@ -1,7 +1,7 @@
-"""Probes: digests of results that unequal kernels give unequal bits for, over fixed inputs. A few milliseconds in all.
+"""Probes: digests of results on fixed inputs, which differ between different kernels. They take a few milliseconds.
 
-They are a net below what libraries say of themselves: two that give equal digests may still differ elsewhere, but two
-that give unequal ones do differ.
+They supplement what libraries report about themselves. Equal digests do not prove that two libraries are equal, but
+different digests prove that they differ.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: So many elements: several vectors of the widest kind, and some left over.
+#: Elements per array: several of the widest vectors, and a remainder.
 _COUNT = 77
 _FLOATS = ("f4", "f8")
 _ALL = ("f4", "f8", "c8", "c16")
-#: Rows, depth and columns of products: tiny ones, long sums, edges of blocks, a vector at either side.
+#: Rows, depth and columns of products: small ones, long sums, edges of blocks, a vector on either side.
 _PRODUCTS = ((3, 5, 2), (17, 300, 9), (64, 64, 64), (1, 129, 33), (33, 129, 1), (37, 70, 101))
 
-#: Functions of the C library. One that uses fused multiply-adds and one that does not differ in one result of a
-#: thousand, so that many are needed.
+#: Functions of the C library. Variants with and without fused multiply-add differ in one result of a thousand, which
+#: takes thousands of results to see.
 _LIBM: tuple[Callable[[float], float], ...] = (
     math.sin, math.cos, math.exp, math.expm1, math.sinh, math.cosh, math.erfc, math.gamma, math.atan, math.log1p,
 )  # fmt: skip
@@ -37,7 +37,7 @@ _BINARY: tuple[Any, ...] = (np.power, np.arctan2, np.hypot, np.divide, np.multip
 
 
 def numbers(count: int, dtype: str = "f8", seed: int = 1) -> Array:
-    """Numbers in (0, 1), exact in float32 already, so that they are the same on every machine."""
+    """Numbers in (0, 1) that are exact in float32, hence the same on every machine."""
     drawn = (np.arange(seed, seed + count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
     x = (drawn.astype(np.float64) + 0.5) * 2.0**-24
     made: Array = x.astype(dtype)
@@ -45,7 +45,7 @@ def numbers(count: int, dtype: str = "f8", seed: int = 1) -> Array:
 
 
 def libm() -> str:
-    """Of the C library's functions, through Python's."""
+    """Digest of the C library's functions, called through Python's `math`."""
     xs = (numbers(_MANY) * 8.0).tolist()
     found = [value for f in _LIBM for value in map(f, xs)]
     found += [math.pow(x, 1.7) for x in xs]
@@ -53,7 +53,7 @@ def libm() -> str:
 
 
 def loops() -> str:
-    """Of NumPy's own loops: element by element, and sums."""
+    """Digest of NumPy's own loops: elementwise functions and sums."""
     return digest(_loops())
 
 
@@ -76,7 +76,7 @@ def _loops() -> Iterable[Array]:
 
 
 def products() -> str:
-    """Of BLAS and LAPACK."""
+    """Digest of BLAS and LAPACK."""
     return digest(_products())
 
 
@@ -95,7 +95,7 @@ def _products() -> Iterable[Array]:
 
 
 def digest(results: Iterable[Any]) -> str:
-    """Of the bytes of all results; those that are no numbers count as equal, whatever their payload."""
+    """Digest of the bytes of all results. All NaNs count as equal, whatever their payload."""
     hasher = hashlib.sha256()
     for x in results:
         hasher.update(np.where(np.isnan(x), np.zeros_like(x), x).tobytes())

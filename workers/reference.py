@@ -22,9 +22,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def run(
     program: Program, feeds: Sequence[Array], state: Mapping[str, Array], cpus: int = 1
 ) -> tuple[list[Array], dict[str, Array]]:
-    """The fetched values, and what the program assigned: `state` itself is never changed.
+    """The fetched values, and the values that the program assigns; `state` is not changed.
 
-    `cpus` are those of a task: into so many pieces large matrix products are cut, which changes their last bits.
+    `cpus` are those of a task: large matrix products are split into this many pieces, which changes their last bits.
     """
     with blas.threads(1), shared(cpus, in_turn):
         return _run(program, feeds, state)
@@ -55,7 +55,7 @@ def run_steps(
 
 
 def last_uses(program: Program) -> dict[int, list[int]]:
-    """After which step each value is dead."""
+    """For each step, the values that it is the last to use."""
     last: dict[int, int] = {}
     for i, step in enumerate(program.steps):
         for each in (step, *step.body):
@@ -77,7 +77,7 @@ def _run_step(op: OpDef, step: Step, inputs: Sequence[Array], specs: Sequence[Sp
 
 
 def note(error: BaseException, step: Step, inputs: Sequence[Spec]) -> None:
-    """Have an error say in which op it happened; once, also if the same object is raised again and again."""
+    """Add a note to an error that names its op; only once, even if the same object is raised repeatedly."""
     text = f"distgrad: in {place(step)} on inputs ({', '.join(map(str, inputs))})"
     if text not in getattr(error, "__notes__", ()):
         error.add_note(text)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distgrad.workers.arena import ALIGN, KEPT, Arena, Arenas, Layout
+from distgrad.workers.arena import ALIGN, MAX_IDLE_ARENAS, Arena, Arenas, Layout
 
 #: Take so many bytes, or give back the n-th of those that are taken (modulo their number).
 Moves = list[tuple[str, int]]
@@ -125,7 +125,7 @@ def test_an_arena_is_used_again_but_never_twice_at_once() -> None:
 
 def test_only_a_few_arenas_are_kept() -> None:
     arenas = Arenas()
-    several = [arenas.take() for _ in range(2 * KEPT)]
+    several = [arenas.take() for _ in range(2 * MAX_IDLE_ARENAS)]
     for arena in several:
         arenas.give(arena)
-    assert sum(arenas.take() in several for _ in range(2 * KEPT)) == KEPT
+    assert sum(arenas.take() in several for _ in range(2 * MAX_IDLE_ARENAS)) == MAX_IDLE_ARENAS

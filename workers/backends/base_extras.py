@@ -1,4 +1,4 @@
-"""What kernels need beyond the Python Array API standard, in its terms or by way of NumPy: right for every library."""
+"""Extras: what kernels need beyond the Python Array API standard, for any library, by its functions or via NumPy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: For which kinds of numbers NumPy has a function and the standard has not.
+#: Function -> the kinds of dtypes for which NumPy has it but the standard does not.
 _LACKING = {
     "less": "c", "less_equal": "c", "greater": "c", "greater_equal": "c", "max": "bc", "min": "bc", "argmax": "bc",
     "argmin": "bc", "sort": "bc", "argsort": "bc", "matmul": "b", "exp2": "fc", "cbrt": "f",
@@ -17,9 +17,9 @@ _LACKING = {
 
 
 class Extras:
-    """One array library's way to do what the standard leaves out. A subclass replaces what its library does itself."""
+    """What the standard lacks. A subclass overrides methods for which its library has functions."""
 
-    #: By function, for which kinds of numbers it goes by way of NumPy.
+    #: Function -> the kinds of dtypes for which it is computed by NumPy.
     lacking: Mapping[str, str] = _LACKING
 
     def __init__(self, xp: Any) -> None:
@@ -36,11 +36,11 @@ class Extras:
         return self.xp.asarray(x, copy=True)
 
     def mover(self) -> Callable[[Array], Any]:
-        """What moves many arrays at one time."""
+        """A function like `from_numpy`, faster for many arrays in a row."""
         return self.from_numpy
 
     def to_numpy(self, x: Any) -> Array:
-        """A NumPy array that may share memory with x, only to be read."""
+        """A NumPy array that may share memory with x; read-only."""
         return np.asarray(x)
 
     def hand_out(self, xs: Sequence[Any]) -> list[Array]:
@@ -48,7 +48,7 @@ class Extras:
         return [np.array(self.to_numpy(x)) for x in xs]
 
     def by_numpy(self, f: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """What f of NumPy arrays makes of arrays of this library."""
+        """Apply a function of NumPy arrays to arrays of this library."""
         return self.from_numpy(np.asarray(f(*[self.to_numpy(a) for a in args], **options)))
 
     # -- dtypes
@@ -57,31 +57,31 @@ class Extras:
         """This library's dtype of the same name."""
         found = getattr(self.xp, dtype.name, None)
         if found is None:
-            raise TypeError(f"{self.xp.__name__} has no dtype {dtype.name}; cast what has it, or run it on NumPy")
+            raise TypeError(f"{self.xp.__name__} has no dtype {dtype.name}; cast it, or use the NumPy backend")
         return found
 
     def kind(self, dtype: Any) -> str:
-        """NumPy's letter for what the numbers are: b, i, u, f, c."""
+        """NumPy's letter for the kind of dtype: b, i, u, f, c."""
         return self.kinds[dtype]
 
     def itemsize(self, dtype: Any) -> int:
-        """How many bytes a number has."""
+        """Bytes per element."""
         return self._itemsizes[dtype]
 
     def extremes(self, x: Any) -> tuple[int, int]:
-        """The least and the largest of some integers."""
+        """The minimum and the maximum of an integer array."""
         return int(self.xp.min(x)), int(self.xp.max(x))
 
     def is_short(self, dtype: Any) -> bool:
-        """Whether this is float16 or bfloat16: the standard has neither."""
+        """Whether this is float16 or bfloat16, which the standard lacks."""
         return False
 
     def astype(self, x: Any, dtype: Any) -> Any:
-        """x in another dtype of this library, which may be x itself."""
+        """x converted to a dtype of this library. May return x itself."""
         return self.xp.astype(x, dtype, copy=False)
 
     def cast(self, x: Any, dtype: np.dtype[Any]) -> Any:
-        """x in the dtype of NumPy's name. Of complex numbers it is the real part, as TensorFlow casts."""
+        """x converted to the dtype with NumPy's name. Complex numbers are cast to their real part, as in TensorFlow."""
         if self.kind(x.dtype) == "c" and dtype.kind != "c":
             x = x != 0 if dtype.kind == "b" else self.xp.real(x)
         return self.astype(x, self.dtype(dtype))
@@ -89,18 +89,18 @@ class Extras:
     # -- indexing
 
     def get(self, x: Any, key: Sequence[Any]) -> Any:
-        """x[key], for ints, slices, None and integer arrays in any mixture."""
+        """x[key], for ints, slices, None and integer arrays in any combination."""
         return self.by_numpy(lambda x, *arrays: x[_with(key, arrays)], x, *_arrays(key))
 
     def put(self, out: Any, key: Sequence[Any], values: Any) -> Any:
-        """An array that the caller made with values set at [key], of ints, slices and None."""
+        """Set out[key] = values, for ints, slices and None. May overwrite `out`; returns the result."""
         sizes = zip([e for e in key if not isinstance(e, int)], values.shape, strict=True)
         values = self.xp.reshape(values, tuple(n for e, n in sizes if e is not None))
         out[(*[e for e in key if e is not None], ...)] = values
         return out
 
     def increase(self, out: Any, key: Sequence[Any], by: Any) -> Any:
-        """out with a number added at [key], integer arrays that name no place twice; out is the caller's own."""
+        """Add a number to out[key], for integer arrays without duplicates. May overwrite `out`; returns the result."""
 
         def run(out: Array, *arrays: Array) -> Array:
             out = np.array(out)
@@ -110,7 +110,7 @@ class Extras:
         return self.by_numpy(run, out, *_arrays(key))
 
     def add_at(self, flat: Any, places: Any, values: Any) -> Any:
-        """A vector that the caller made with values added at places, in order; the places may repeat."""
+        """Add values to a vector at places, in order; places may repeat. May overwrite `flat`; returns the result."""
 
         def run(flat: Array, places: Array, values: Array) -> Array:
             flat = np.array(flat)
@@ -122,7 +122,7 @@ class Extras:
     # -- functions
 
     def function(self, name: str) -> Callable[..., Any]:
-        """The function of this name, for every dtype for which NumPy has it."""
+        """The function of this name, for every dtype that NumPy supports."""
         return self._functions.get(name) or self._functions.setdefault(name, self._function(name))
 
     def _function(self, name: str) -> Callable[..., Any]:
@@ -158,13 +158,13 @@ class Extras:
 
     def special(self, name: str, x: Any, *before: int) -> Any:
         """scipy.special's function of this name, in the dtype of x."""
-        import scipy.special  # late: half of distgrad's users never need it, and it takes a while to import
+        import scipy.special  # late: slow to import, and not always needed
 
         f = getattr(scipy.special, name)
         return self.by_numpy(lambda x: f(*before, x).astype(x.dtype, copy=False), x)
 
     def partition(self, x: Any, kth: int) -> Any:
-        """x along its last axis with the element at kth where sorting would put it, nothing larger before it."""
+        """x partitioned along its last axis around the element that sorting would put at index kth."""
         return self.xp.sort(x, axis=-1)
 
     def solve_triangular(self, a: Any, b: Any, adjoint: bool, lower: bool, unit_diagonal: bool) -> Any:
@@ -173,7 +173,7 @@ class Extras:
 
 
 def solve_triangular(a: Array, b: Array, adjoint: bool, lower: bool, unit_diagonal: bool) -> Array:
-    import scipy.linalg  # late: few need it, and it takes a while to import
+    import scipy.linalg  # late: slow to import, and rarely needed
 
     made: Array = scipy.linalg.solve_triangular(
         a, b, trans=2 if adjoint else 0, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
@@ -186,6 +186,6 @@ def _arrays(key: Sequence[Any]) -> list[Any]:
 
 
 def _with(key: Sequence[Any], arrays: Sequence[Any]) -> tuple[Any, ...]:
-    """The key with these in the places of its index arrays."""
+    """The key with its index arrays replaced by these."""
     rest = iter(arrays)
     return tuple(next(rest) if hasattr(e, "dtype") else e for e in key)

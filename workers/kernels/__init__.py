@@ -1,4 +1,4 @@
-"""What computes each op: a table from op type to a function `kernel(xp, *inputs, **attrs)`.
+"""The kernels of ops: a table from op type to a function `kernel(xp, *inputs, **attrs)`.
 
 `xp` is the array namespace (NumPy, or anything that follows the Python Array API). One file per family, mirroring
 `distgrad/ops/`; importing this package fills the table.

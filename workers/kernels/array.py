@@ -60,7 +60,7 @@ def roll(xp: Any, x: Any, *, shift: Any, axis: Any) -> Any:
 @kernel("Pad")
 def pad(xp: Any, x: Any, *, pad_width: Any, value: Any) -> Any:
     shape = tuple(before + n + after for n, (before, after) in zip(x.shape, pad_width, strict=True))
-    if xp is not np and isinstance(value, np.generic):  # the standard fills with Python numbers
+    if xp is not np and isinstance(value, np.generic):  # the standard fills with Python numbers only
         value = value.item()
     out = xp.full(shape, value, dtype=x.dtype)
     out[tuple(slice(before, before + n) for n, (before, _) in zip(x.shape, pad_width, strict=True))] = x

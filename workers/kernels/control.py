@@ -12,7 +12,7 @@ from distgrad.workers.kernels.table import kernel
 
 @kernel("Const")
 def const(xp: Any, *, value: Any) -> Any:
-    value = value.view()  # a program that travelled has constants that could be written into
+    value = value.view()  # constants of an unpickled program are writeable
     value.flags.writeable = False
     return extras(xp).from_numpy(value)
 

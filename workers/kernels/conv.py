@@ -14,12 +14,12 @@ from distgrad.workers.backends import extras
 from distgrad.workers.kernels import conv_numpy
 from distgrad.workers.kernels.table import kernel
 
-#: So many images are convolved at a time that their copied windows stay below this: they should not fill the memory.
+#: Maximum bytes of copied windows; images are convolved in batches of this size, to bound memory.
 _COLUMN_BYTES = 16 << 20
 
 
 def _taps(window: Any, strides: Any, dilation: Any, out: Any) -> Iterator[tuple[int, int, slice, slice]]:
-    """For each cell of the window, the rows and columns of the padded image that it sees."""
+    """For each tap of the window, the rows and columns of the padded image that it reads."""
     (kh, kw), (sh, sw), (dh, dw), (oh, ow) = window, strides, dilation, out
     for i in range(kh):
         for j in range(kw):
@@ -47,11 +47,11 @@ def _padded_size(size: Any, padding: Any) -> tuple[int, int]:
 
 
 def _positions(size: Any, window: Any, strides: Any, dilation: Any) -> tuple[int, ...]:
-    """How many windows fit into a padded image."""
+    """Number of windows that fit into a padded image, per axis."""
     return tuple((n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(size, window, strides, dilation, strict=True))
 
 
-# -- convolution: groups are the first axis of everything, so that one batched product serves any number of them -------
+# -- convolution: groups are the leading axis everywhere, so one batched product computes all of them -----------------
 
 
 def _batches(count: int, image_bytes: int) -> Iterator[slice]:
@@ -73,7 +73,7 @@ def _columns(xp: Any, x: Any, window: Any, strides: Any, dilation: Any, groups: 
     """The windows of padded images side by side: [groups, images * positions, taps * channels]."""
     (kh, kw), (oh, ow), n, per = window, out, x.shape[0], x.shape[3] // groups
     grouped = _grouped_images(xp, x, groups)
-    if kh * kw == 1:  # the image itself, without a copy where strides are 1
+    if kh * kw == 1:  # the image itself; not copied if strides are 1
         ((_, _, rows, cols),) = _taps(window, strides, dilation, out)
         return xp.reshape(grouped[:, :, rows, cols, :], (groups, n * oh * ow, per))
     columns = xp.empty((groups, n, oh, ow, kh, kw, per), dtype=x.dtype)
@@ -95,7 +95,7 @@ def _grouped_output(xp: Any, g: Any, groups: int) -> Any:
 
 
 def _depthwise(channels: int, groups: int, made: int) -> bool:
-    """Whether every channel has a kernel of its own: products of single columns, which are better done tap by tap."""
+    """Whether the convolution is depthwise: products of single columns, which are faster tap by tap."""
     return channels == groups == made
 
 
@@ -186,7 +186,7 @@ def _highest(xp: Any, padded: Any, window: Any, strides: Any) -> Any:
 
 
 def _winners(xp: Any, x: Any, window: Any, strides: Any, padding: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """For each tap its view, and in which windows it holds the largest element: the first of equal ones."""
+    """For each tap its view, and the windows in which it has the maximum (the first of equal elements)."""
     x = _pad(xp, x, padding, _lowest(xp, x.dtype))
     best = _highest(xp, x, window, strides)
     free = xp.ones(best.shape, dtype=xp.bool)
@@ -225,7 +225,7 @@ def max_pool_grad_grad(xp: Any, x: Any, h: Any, *, window: Any, strides: Any, pa
 
 
 def _counts(xp: Any, size: Any, window: Any, strides: Any, padding: Any, out: Any, dtype: Any) -> Any:
-    """How many cells of the image each window holds, [1, height, width, 1]: padding does not count."""
+    """Number of image cells in each window, [1, height, width, 1], without padding."""
     inside = _pad(xp, xp.ones((1, *size, 1), dtype=dtype), padding)
     counts = xp.zeros((1, *out, 1), dtype=dtype)
     for view in _pool_views(window, strides, out):

@@ -1,4 +1,4 @@
-"""What convolutions on NumPy arrays share: cutting into blocks, the threads that run them, and memory to work in.
+"""Shared by convolutions on NumPy arrays: splitting into blocks, running them on threads, and scratch memory.
 
 A block is some images, or some rows of one image, whose copies stay in the cache. Blocks are cut by shapes alone and
 what they add up is added in their order, so neither the number of threads nor their order changes a bit.
@@ -17,21 +17,21 @@ from distgrad.workers.kernels.sharing import each
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Range = tuple[int, int]
-#: The images and the rows of the result that a block makes.
+#: The images and the rows of the result that a block computes.
 Block = tuple[Range, Range]
 T = TypeVar("T")
 
-#: What a block works in: it should stay in the cache, but a thread that is done with a call waits for the interpreter's
-#: lock, so calls must be long. Work below the second figure is not worth a second thread.
+#: Bytes of scratch memory per block. It should stay in cache, but calls must be long, because threads wait for the GIL
+#: after each one. Work below the second number of bytes runs on one thread.
 BLOCK_BYTES = 10 << 20
 ALONE_BYTES = 1 << 19
-#: At most so many sums grow side by side, in at most so many bytes unless two are more.
+#: Maximum number of partial sums, and of their bytes in total (at least two sums are used).
 LANES = 8
 SUMS_BYTES = 32 << 20
 
 
 class Extent(NamedTuple):
-    """What is cut into blocks: so many images, so many rows each, and the bytes that work on one row takes."""
+    """The space that is split into blocks: images, rows per image, and bytes of scratch memory per row."""
 
     images: int
     rows: int
@@ -39,7 +39,7 @@ class Extent(NamedTuple):
 
 
 def run(extent: Extent, make: Callable[[Block], None]) -> None:
-    """Call `make` for every block, on the threads of whoever runs this."""
+    """Call `make` for every block, on the threads of the task."""
     blocks = cut(extent)
 
     def work(numbers: Iterator[int]) -> None:
@@ -50,7 +50,7 @@ def run(extent: Extent, make: Callable[[Block], None]) -> None:
 
 
 def total(extent: Extent, shape: Sequence[int], dtype: Any, make: Callable[[Block, Array], None]) -> Array:
-    """The sum of what `make(block, out)` writes for each block. A few sums grow side by side, then they are added."""
+    """The sum of the arrays that `make(block, out)` writes. Blocks add to a few partial sums, which are then added."""
     sum_bytes = math.prod(shape) * dtype.itemsize
     blocks = cut(extent, sum_bytes)
     lanes = _parts(blocks, min(LANES, max(SUMS_BYTES // sum_bytes, 2)))
@@ -72,7 +72,7 @@ def total(extent: Extent, shape: Sequence[int], dtype: Any, make: Callable[[Bloc
 
 
 def cut(extent: Extent, sum_bytes: int = 0) -> list[Block]:
-    """Blocks of whole images; where these are too few or too large, of rows of an image.
+    """Blocks of whole images; if these are too few or too large, of rows of an image.
 
     Blocks that make terms of a sum of `sum_bytes` are larger than that, or adding would cost more than multiplying.
     """
@@ -80,13 +80,13 @@ def cut(extent: Extent, sum_bytes: int = 0) -> list[Block]:
     work = len(images) * len(rows) * extent.row_bytes
     count = -(-work // max(BLOCK_BYTES, 2 * sum_bytes))
     if work >= ALONE_BYTES:
-        count += count % 2  # two threads finish together
+        count += count % 2  # so that two threads finish together
     within = -(-count // len(images))
     return [(_ends(some), _ends(part)) for some in _parts(images, count) for part in _parts(rows, within)]
 
 
 def _parts(items: Sequence[T], count: int) -> list[Sequence[T]]:
-    """In order, in so many parts of nearly equal length, or as many as there are items."""
+    """Split into `count` ranges of nearly equal length, in order; fewer if there are fewer items."""
     count = min(count, len(items))
     return [items[i * len(items) // count : (i + 1) * len(items) // count] for i in range(count)]
 
@@ -99,17 +99,17 @@ def _ends(part: Sequence[int]) -> Range:
 
 
 def pieces(dtype: Any, *sizes: int) -> list[Array]:
-    """Flat arrays of so many elements each, with anything in them, until this thread asks again."""
+    """Uninitialised flat arrays of these sizes, valid until this thread calls it again."""
     return several([((size,), dtype) for size in sizes], "windows")
 
 
 def shaped(flat: Array, shape: Sequence[int]) -> Array:
-    """The beginning of a flat array as one of this shape."""
+    """The beginning of a flat array, reshaped."""
     return flat[: math.prod(shape)].reshape(shape)
 
 
 def framed(x: Array, images: Range, rows: Range, cols: Range, memory: Array) -> Array:
-    """x[images, rows, cols] with zeros where the ranges reach outside of it. A view of x where they do not."""
+    """x[images, rows, cols], padded with zeros where the ranges exceed x. A view if they do not."""
     (top, bottom), (left, right) = _inside(rows, x.shape[1]), _inside(cols, x.shape[2])
     seen = x[slice(*images), top:bottom, left:right]
     if (top, bottom) == rows and (left, right) == cols:
@@ -123,6 +123,6 @@ def framed(x: Array, images: Range, rows: Range, cols: Range, memory: Array) -> 
 
 
 def _inside(wanted: Range, n: int) -> Range:
-    """The part of a range that lies in 0 to n; empty, but between the same ends, where none does."""
+    """The part of a range within 0 to n; an empty range within the same bounds if there is none."""
     start = min(max(wanted[0], 0), max(wanted[1], 0), n)
     return start, max(min(wanted[1], n), start)

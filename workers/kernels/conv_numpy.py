@@ -1,4 +1,4 @@
-"""Convolution of NumPy arrays of float32 and float64 without groups: block by block, in memory that is used again.
+"""Convolution of float32 and float64 NumPy arrays without groups: block by block, in reused scratch memory.
 
 Two ways. A block's windows are copied side by side, as in conv.py, and are then one matrix product: any window, strides
 and dilation. Windows of 3 x 3 at strides of 1 save products, see conv_winograd.py.
@@ -17,12 +17,12 @@ from numpy.lib.stride_tricks import as_strided
 from distgrad.workers.kernels import conv_winograd as winograd
 from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, pieces, run, shaped, total
 
-#: Windows with fewer numbers in a row are copied cell by cell for many windows, not window by window: longer runs.
+#: Windows with fewer contiguous elements are copied tap by tap instead of window by window, in longer runs.
 FEW_CELLS = 16
 
 
 def serves(a: Any, b: Any, groups: int) -> bool:
-    """Whether the functions below take these two arrays."""
+    """Whether the functions below support these two arrays."""
     return (
         type(a) is type(b) is np.ndarray
         and a.dtype == b.dtype
@@ -38,7 +38,7 @@ def _plain(window: Any, strides: Any, dilation: Any) -> bool:
 
 
 class Windows(NamedTuple):
-    """Where windows lie: of how many cells, how far apart they and their cells are, and where the first one begins."""
+    """The geometry of windows: size, strides, dilation, and the position of the first one."""
 
     size: Range
     strides: Range
@@ -46,32 +46,32 @@ class Windows(NamedTuple):
     origin: Range
 
     def span(self, axis: int, positions: Range) -> Range:
-        """The cells that the windows at these positions see."""
+        """The cells that the windows at these positions read."""
         start, stop = (p * self.strides[axis] + self.origin[axis] for p in (positions[0], positions[1] - 1))
         return start, stop + self.reach(axis) + 1
 
     def reach(self, axis: int) -> int:
         return (self.size[axis] - 1) * self.dilation[axis]
 
-    # Seen the other way, every cell has a position and a phase: it is origin + position * stride + phase.
+    # Conversely, every cell has a position and a phase: cell = origin + position * stride + phase.
 
     def seeing(self, axis: int, cells: Range, count: int) -> Range:
-        """Which of `count` windows see some of these cells."""
+        """Which of `count` windows read some of these cells."""
         start = max(-(-(cells[0] - self.origin[axis] - self.reach(axis)) // self.strides[axis]), 0)
         stop = min((cells[1] - 1 - self.origin[axis]) // self.strides[axis] + 1, count)
         return min(start, max(stop, 0)), max(stop, 0)
 
     def phases(self, axis: int, cells: Range, positions: Range) -> Range:
-        """The positions of all these cells and of all that the windows at these positions see."""
+        """The positions of these cells and of all cells that the windows at these positions read."""
         start, stop = ((cell - self.origin[axis]) // self.strides[axis] for cell in (cells[0], cells[1] - 1))
         return min(start, positions[0]), max(stop, positions[1] - 1 + self.reach(axis) // self.strides[axis]) + 1
 
     def tap(self, axis: int, i: int) -> Range:
-        """How many positions further, and at which phase, the i-th cell of a window lies."""
+        """The position (relative to the window) and the phase of the i-th cell of a window."""
         return divmod(i * self.dilation[axis], self.strides[axis])
 
     def first(self, axis: int, phase: int, start: int) -> Range:
-        """The first cell of this phase from `start` on, and its position."""
+        """The first cell of this phase at or after `start`, and its position."""
         position = -(-(start - self.origin[axis] - phase) // self.strides[axis])
         return position * self.strides[axis] + phase + self.origin[axis], position
 
@@ -106,7 +106,7 @@ def backprop_input(w: Array, g: Array, size: Any, strides: Any, padding: Any, di
     kh, kw, channels, made = w.shape
     (top, _), (left, _) = padding
     out = np.empty((g.shape[0], *size, channels), g.dtype)
-    if tuple(strides) == (1, 1):  # a convolution of g with the taps turned around
+    if tuple(strides) == (1, 1):  # a convolution of g with the taps reversed
         turned = w[::-1, ::-1].swapaxes(2, 3)
         origin = top - (kh - 1) * dilation[0], left - (kw - 1) * dilation[1]
         if _plain((kh, kw), strides, dilation) and winograd.pays(size, made, channels):
@@ -118,7 +118,7 @@ def backprop_input(w: Array, g: Array, size: Any, strides: Any, padding: Any, di
     return out
 
 
-# -- windows side by side ----------------------------------------------------------------------------------------------
+# -- im2col -----------------------------------------------------------------------------------------------------------
 
 
 def _correlate(x: Array, w: Array, windows: Windows, out: Array) -> None:
@@ -128,7 +128,7 @@ def _correlate(x: Array, w: Array, windows: Windows, out: Array) -> None:
 
 
 def _extent(x: Array, windows: Windows, out: Array) -> Extent:
-    cells = math.prod(windows.size) + math.prod(windows.strides)  # copied windows and the framed image
+    cells = math.prod(windows.size) + math.prod(windows.strides)  # copied windows and the padded image
     return Extent(out.shape[0], out.shape[1], out.shape[2] * (cells * x.shape[3] + out.shape[3]) * out.itemsize)
 
 
@@ -145,7 +145,7 @@ def _filter_block(x: Array, windows: Windows, g: Array, block: Block, out: Array
 
 
 def _columns(x: Array, windows: Windows, block: Block, width: int) -> Array:
-    """The windows of a block side by side: [positions, cells * channels]."""
+    """The windows of a block as rows: [positions, cells * channels]."""
     images, (top, bottom) = block
     rows, cols = windows.span(0, (top, bottom)), windows.span(1, (0, width))
     (kh, kw), (sh, sw), (dh, dw), _ = windows
@@ -167,19 +167,19 @@ def _columns(x: Array, windows: Windows, block: Block, width: int) -> Array:
     return columns.reshape(math.prod(positions), math.prod(cells))
 
 
-# -- and back ----------------------------------------------------------------------------------------------------------
+# -- col2im -----------------------------------------------------------------------------------------------------------
 
 
 def _spread(w: Array, g: Array, windows: Windows, out: Array) -> None:
-    """The transpose of `_correlate`: every window adds its g, times its taps, to the cells that it has seen."""
+    """The transpose of `_correlate`: every window adds its g, times its taps, to the cells that it reads."""
     taps = np.ascontiguousarray(w.swapaxes(2, 3)).reshape(-1, w.shape[3], w.shape[2])
-    rows = -(-out.shape[1] // windows.strides[0])  # a row of a block is as many rows of cells as the stride
+    rows = -(-out.shape[1] // windows.strides[0])  # a row of a block has `stride` rows of cells
     row_bytes = g.shape[2] * (taps.shape[0] + 2 * math.prod(windows.strides)) * out.shape[3] * out.itemsize
     run(Extent(out.shape[0], rows, row_bytes), partial(_spread_block, taps, g, windows, out))
 
 
 def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, block: Block) -> None:
-    """Windows that see rows of two blocks are computed for both.
+    """Windows that read rows of two blocks are computed for both.
 
     The cells lie apart by what the stride leaves over, so that all that one tap adds lies side by side.
     """
@@ -202,7 +202,7 @@ def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, block: Bl
 
 
 def _interleave(sums: Array, windows: Windows, begin: Range, top: int, out: Array) -> None:
-    """Put the cells [phase, phase, image, row, column, channel], which begin at these positions, where they belong."""
+    """Copy cells [phase, phase, image, row, column, channel], which begin at these positions, to their place in x."""
     for p, q in product(*map(range, windows.strides)):
         y, x = windows.first(0, p, top), windows.first(1, q, 0)
         cells = out[:, y[0] - top :: windows.strides[0], x[0] :: windows.strides[1]]

@@ -1,4 +1,4 @@
-"""Convolution with windows of 3 x 3 at strides of 1 with 16 products where there were 36: Winograd's F(2 x 2, 3 x 3).
+"""Convolution with windows of 3 x 3 at strides of 1 with 16 products instead of 36: Winograd's F(2 x 2, 3 x 3).
 
 Every tile of 2 x 2 cells of the result reads 4 x 4 cells of the image. Along one axis, with the cells d and the taps w,
 
@@ -20,14 +20,14 @@ import numpy as np
 
 from distgrad.workers.kernels.conv_blocks import Array, Block, Extent, Range, framed, pieces, run, shaped, total
 
-#: What becomes of the taps along one axis.
+#: The transform of the taps along one axis.
 _TAPS = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
-#: And along both: [16, 9].
+#: And along both axes: [16, 9].
 _BOTH = np.kron(_TAPS, _TAPS)
 
 
 def pays(out: Any, channels: int, made: int) -> bool:
-    """Whether fewer products make up for taking tiles apart and putting them together.
+    """Whether fewer products make up for the transforms of tiles.
 
     As measured, putting a cell together costs as much as 75 products per channel, and taking one apart 35 more than to
     copy its windows.
@@ -44,7 +44,7 @@ def correlate(x: Array, w: Array, origin: Range, out: Array) -> None:
 
 
 def filter_gradient(x: Array, g: Array, origin: Range) -> Array:
-    """The gradient with respect to w, where g is that of the result of `correlate`: [3, 3, channels, made]."""
+    """The gradient with respect to w, [3, 3, channels, made]; g is that of the result of `correlate`."""
     shape = 16, x.shape[3], g.shape[3]
     made = total(_extent(g, max(shape[1:])), shape, x.dtype, partial(_filter_block, x, g, origin))
     taps: Array = np.matmul(_BOTH.T.astype(x.dtype), made.reshape(16, -1))
@@ -56,13 +56,13 @@ def _tiles(out: Any) -> tuple[int, int]:
 
 
 def _extent(out: Array, channels: int) -> Extent:
-    """Rows are rows of tiles."""
+    """The space to split into blocks; its rows are rows of tiles."""
     th, tw = _tiles(out.shape[1:3])
     return Extent(out.shape[0], th, 2 * 16 * tw * channels * out.itemsize)
 
 
 def _memory(n: int, th: int, tw: int, x: Array, made: int, more: int = 0) -> list[Array]:
-    """Two pieces of memory, of which each step reads one and fills the other, and another one."""
+    """Scratch memory: two pieces that steps read and fill in turn, and a third one."""
     size = 16 * n * th * tw * max(x.shape[3], made)
     return pieces(x.dtype, size, size, more)
 
@@ -86,12 +86,12 @@ def _filter_block(x: Array, g: Array, origin: Range, block: Block, out: Array) -
 
 
 def _cells(x: Array, block: Block, tw: int, origin: Range, one: Array, two: Array) -> Array:
-    """The tiles of 4 x 4 cells, taken apart: [16, tiles, channels], in the memory `one`."""
+    """The transformed tiles of 4 x 4 cells, [16, tiles, channels], in the memory `one`."""
     images, (top, bottom) = block
     n, th, c = images[1] - images[0], bottom - top, x.shape[3]
     rows, cols = (2 * top + origin[0], 2 * bottom + 2 + origin[0]), (origin[1], origin[1] + 2 * tw + 2)
     frame = framed(x, images, rows, cols, two).reshape(n, th + 1, 2, tw + 1, 2, c)
-    d = shaped(one, (2, 2, n, th + 1, tw + 1, c))  # even and odd cells apart, so that runs of memory are long
+    d = shaped(one, (2, 2, n, th + 1, tw + 1, c))  # even and odd cells separated, for longer contiguous runs
     d[...] = frame.transpose(4, 2, 0, 1, 3, 5)
     across, made = shaped(two, (4, 2, n, th + 1, tw, c)), shaped(one, (4, 4, n, th, tw, c))
     _differences([d[a, ..., b : tw + b, :] for b in (0, 1) for a in (0, 1)], across)
@@ -107,7 +107,7 @@ def _differences(d: Sequence[Array], out: Array) -> None:
 
 
 def _together(m: Array, out: Array, one: Array, two: Array) -> None:
-    """The results from the products [4, 4, images, tiles, channels], which are overwritten; they are in `two`."""
+    """The results, in `two`, from the products [4, 4, images, tiles, channels], which are overwritten."""
     n, th, tw, made = m.shape[2:]
     across = shaped(one, (2, 4, n, th, tw, made))
     _sums(m, across)
@@ -127,7 +127,7 @@ def _sums(m: Array, y: Array) -> None:
 
 
 def _results(g: Array, memory: Array) -> Array:
-    """What multiplies the cells in a gradient: every tile of 2 x 2 results, transposed `_sums` along both axes."""
+    """The factors of the cells in a gradient: tiles of 2 x 2 results under the transpose of `_sums` along both axes."""
     n, height, width, made = g.shape
     th, tw = height // 2, width // 2
     e = shaped(memory, (4, 4, n, th, tw, made))

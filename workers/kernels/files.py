@@ -20,7 +20,7 @@ def load_tensor(xp: Any, *, path: str, name: str, shape: Any, dtype: Any) -> Any
             if found != wanted:
                 raise CheckpointError(
                     f"tensor {name!r} of {path!r} on node {platform.node()!r} is {found}, but load_tensor was built "
-                    f"for {wanted}: build it anew, or give the shape and dtype that the file has"
+                    f"for {wanted}: call load_tensor again, with the shape and dtype that the file has"
                 )
             return extras(xp).from_numpy(file.read(name))
     except FileNotFoundError:

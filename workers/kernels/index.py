@@ -1,4 +1,4 @@
-"""Kernels of distgrad/ops/index.py. What falls on one place is added in the order of the values: same bits always."""
+"""Kernels of distgrad/ops/index.py. Duplicates are added in order, so bits are reproducible."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 from distgrad.workers.backends import extras
 from distgrad.workers.kernels.table import kernel
 
-#: Rows of at least so many elements are added one by one.
+#: Minimum elements of a row for rows to be added one by one.
 _LONG_ROW = 64
 
 
 def _native(index: Any, arrays: Any = ()) -> Any:
-    """The key that the array itself takes."""
+    """The key as the array's own indexing takes it."""
     rest = iter(arrays)
     return tuple(next(rest) if e == "array" else _slice(*e) if isinstance(e, tuple) else e for e in index)
 
@@ -23,12 +23,12 @@ def _native(index: Any, arrays: Any = ()) -> Any:
 def _slice(start: int, count: int, step: int) -> slice:
     if not count:
         return slice(0, 0)
-    stop = start + (count - 1) * step + (1 if step > 0 else -1)  # no further: the standard leaves open what that means
+    stop = start + (count - 1) * step + (1 if step > 0 else -1)  # not beyond the end: undefined in the standard
     return slice(start, stop if stop >= 0 else None, step)
 
 
 def add_at(xp: Any, flat: Any, places: Any, values: Any) -> Any:
-    """Values added in order to a vector that the caller made: NumPy is fast for vectors only."""
+    """Add values, in order, to a vector that the caller allocated. NumPy is fast for vectors only."""
     return extras(xp).add_at(flat, xp.reshape(places, (-1,)), xp.reshape(values, (-1,)))
 
 
@@ -42,7 +42,7 @@ def in_range(xp: Any, indices: Any, size: int, axis: int = 0) -> Any:
 
 
 def add_rows(xp: Any, out: Any, indices: Any, rows: Any) -> Any:
-    """Add rows[i] to out[indices[i]], for a contiguous `out` that the caller made."""
+    """Add rows[i] to out[indices[i]], for a contiguous `out` that the caller allocated."""
     width = math.prod(out.shape[1:])
     if xp is np and width >= _LONG_ROW:
         return _add_long_rows(out, in_range(xp, indices, out.shape[0]), rows)
@@ -51,7 +51,7 @@ def add_rows(xp: Any, out: Any, indices: Any, rows: Any) -> Any:
 
 
 def _add_long_rows(out: Any, indices: Any, rows: Any) -> Any:
-    """One addition per row, where NumPy's scatter-add would take its time for every element."""
+    """One addition per row; NumPy's scatter-add costs more per element."""
     places = out.reshape(out.shape[0], -1)
     for i, row in zip(indices.reshape(-1).tolist(), rows.reshape(indices.size, -1), strict=True):
         place = places[i]
@@ -66,17 +66,17 @@ def strided_slice(xp: Any, x: Any, *, index: Any) -> Any:
 
 @kernel("StridedSliceGrad")
 def strided_slice_grad(xp: Any, values: Any, *, index: Any, shape: Any) -> Any:
-    return extras(xp).put(xp.zeros(shape, dtype=values.dtype), _native(index), values)  # slices name no place twice
+    return extras(xp).put(xp.zeros(shape, dtype=values.dtype), _native(index), values)  # slices have no duplicates
 
 
 @kernel("AddSlices", single=True)
 def add_slices(xp: Any, *terms: Any, indexes: Any, shape: Any) -> Any:
-    """To the bit what AddN makes of the terms, were each slice an array of this shape with zeros around it."""
+    """Bit for bit the AddN of the terms, each slice padded with zeros to this shape."""
     more = extras(xp)
     out = xp.zeros(shape, dtype=terms[0].dtype)
     shared = _shared_places(indexes, shape) if more.kind(out.dtype) in "fc" else None
     if shared is not None:
-        out = more.put(out, shared, -more.get(out, shared))  # no zero is added there that would turn -0.0 to 0.0
+        out = more.put(out, shared, -more.get(out, shared))  # no zeros are added there, which would turn -0.0 to 0.0
     for term, index in zip(terms, indexes, strict=True):
         if index is None:
             out += term
@@ -86,7 +86,7 @@ def add_slices(xp: Any, *terms: Any, indexes: Any, shape: Any) -> Any:
 
 
 def _shared_places(indexes: Any, shape: Any) -> Any:
-    """The key of the places that lie in all of the slices; None where there are none, as with different rows."""
+    """The key of the intersection of all slices; None if it is empty."""
     shared = [range(n) for n in shape]
     for index in indexes:
         for axis, entry in enumerate([] if index is None else [e for e in index if e is not None]):
@@ -121,7 +121,7 @@ def advanced_index_grad(xp: Any, values: Any, *arrays: Any, index: Any, shape: A
 
 
 def _places(xp: Any, shape: Any, key: Any) -> Any:
-    """Where in memory the elements of x[key] lie, axis by axis: nothing as large as x itself is made."""
+    """The memory offsets of the elements of x[key], computed per axis, without an array as large as x."""
     places: Any = 0
     for axis, n in enumerate(shape):
         stride, after = math.prod(shape[axis + 1 :]), len(shape) - axis - 1
@@ -132,12 +132,12 @@ def _places(xp: Any, shape: Any, key: Any) -> Any:
 
 @kernel("Gather")
 def gather(xp: Any, params: Any, indices: Any, *, axis: int) -> Any:
-    rows = xp.take(params, xp.reshape(indices, (-1,)), axis=axis)  # the standard's take wants a vector
+    rows = xp.take(params, xp.reshape(indices, (-1,)), axis=axis)  # the standard's take requires a vector
     return xp.reshape(rows, (*params.shape[:axis], *indices.shape, *params.shape[axis + 1 :]))
 
 
 @kernel("ScatterAdd", single=True)
 def scatter_add(xp: Any, x: Any, indices: Any, updates: Any) -> Any:
-    out = xp.empty(x.shape, dtype=x.dtype)  # not a copy, which might keep another memory order than add_rows needs
+    out = xp.empty(x.shape, dtype=x.dtype)  # not a copy, which might not be contiguous
     out[...] = x
     return add_rows(xp, out, indices, updates)

@@ -37,7 +37,7 @@ def triangular_solve(xp: Any, a: Any, b: Any, *, adjoint: bool, lower: bool, uni
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     a = xp.broadcast_to(a, (*batch, *a.shape[-2:]))
     b = xp.broadcast_to(b, (*batch, *b.shape[-2:]))
-    if math.prod(batch) > a.shape[-1]:  # more matrices than rows: loop over the rows
+    if math.prod(batch) > a.shape[-1]:  # more matrices than rows: loop over rows instead
         return _substituted(xp, _adjoint(xp, a) if adjoint else a, b, lower != adjoint, unit_diagonal)
     made = xp.empty(b.shape, dtype=b.dtype)
     if 0 not in b.shape:
@@ -48,7 +48,7 @@ def triangular_solve(xp: Any, a: Any, b: Any, *, adjoint: bool, lower: bool, uni
 
 
 def _substituted(xp: Any, a: Any, b: Any, lower: bool, unit_diagonal: bool) -> Any:
-    """Triangular systems solved side by side, row after row."""
+    """Solve a batch of triangular systems together, row by row."""
     n = a.shape[-1]
     diagonal = xp.linalg.diagonal(a)
     if not unit_diagonal and xp.any(diagonal == 0):

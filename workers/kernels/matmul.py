@@ -24,7 +24,7 @@ def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> 
     return product(a, b)
 
 
-# -- einsum: everything is permuting, summing and one product; BLAS does the products ----------------------------
+# -- einsum: transpositions, sums and batched products, which BLAS computes -------------------------------------
 
 
 @kernel("Einsum", single=True, blas=True)
@@ -40,7 +40,7 @@ def einsum(xp: Any, *operands: Any, equation: str) -> Any:
 
 
 def _alone(xp: Any, x: Any, term: str, wanted: str) -> tuple[Any, str]:
-    """The operand with diagonals read and with the labels summed that nothing else wants."""
+    """The operand after taking diagonals and summing over labels that occur nowhere else."""
     for c in dict.fromkeys(term):
         while term.count(c) > 1:
             i = term.index(c)
@@ -62,7 +62,7 @@ def _permuted(xp: Any, x: Any, term: str, order: Sequence[str]) -> Any:
 
 
 def _pair(xp: Any, x: Any, a: str, y: Any, b: str, output: str) -> Any:
-    """The product of two operands, summed over the labels they share that the output has not."""
+    """The product of two operands, summed over common labels that are not in the output."""
     summed = [c for c in a if c in b and c not in output]
     if not summed:
         return xp.multiply(_laid_out(xp, x, a, output), _laid_out(xp, y, b, output))
@@ -77,7 +77,7 @@ def _pair(xp: Any, x: Any, a: str, y: Any, b: str, output: str) -> Any:
 
 
 def _laid_out(xp: Any, x: Any, term: str, output: str) -> Any:
-    """x with the output's axes in their order, those that it lacks of size 1."""
+    """x with the axes of the output in order; missing ones have size 1."""
     size = dict(zip(term, x.shape, strict=True))
     permuted = _permuted(xp, x, term, [c for c in output if c in term])
     return xp.reshape(permuted, tuple(size.get(c, 1) for c in output))
@@ -90,7 +90,7 @@ def _matrices(xp: Any, x: Any, term: str, batch: list[str], rows: list[str], col
 
 
 def _for_blas(xp: Any, x: Any) -> Any:
-    """A copy where NumPy would leave BLAS: neither rows nor columns of the matrices are contiguous."""
+    """A copy if NumPy would not use BLAS: neither rows nor columns of the matrices are contiguous."""
     strides = getattr(x, "strides", None)
     if strides is None or x.dtype.itemsize in strides[-2:]:
         return x
@@ -98,7 +98,7 @@ def _for_blas(xp: Any, x: Any) -> Any:
 
 
 def _on_diagonals(xp: Any, x: Any, term: str, output: str) -> Any:
-    """x with each label that the output repeats laid along a diagonal, zeros around it."""
+    """x with each repeated label of the output along a diagonal, and zeros elsewhere."""
     for c in dict.fromkeys(output):
         for _ in range(output.count(c) - 1):
             x = xp.moveaxis(x, term.index(c), -1)[..., None]

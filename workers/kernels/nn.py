@@ -32,7 +32,7 @@ def leaky_relu_grad(xp: Any, g: Any, x: Any, *, alpha: float) -> Any:
 
 @kernel("Elu", single=True)
 def elu(xp: Any, x: Any, *, alpha: float) -> Any:
-    return xp.where(x > 0, x, alpha * xp.expm1(x))  # where x is large and positive, expm1's inf is not chosen
+    return xp.where(x > 0, x, alpha * xp.expm1(x))  # an overflow of expm1 for large x is not selected
 
 
 @kernel("Softplus", single=True)
@@ -50,8 +50,8 @@ NORMAL_PEAK = math.sqrt(0.5 / math.pi)
 @kernel("Gelu", single=True)
 def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
     if approximate:
-        return x / (xp.exp((x * x * -GELU_CUBIC - GELU_LINEAR) * x) + 1)  # keeps the left tail that 1 + tanh rounds off
-    return x * 0.5 * KERNELS["Erfc"](xp, x * -SQRT_HALF)  # 1 + erf would lose the left tail to rounding
+        return x / (xp.exp((x * x * -GELU_CUBIC - GELU_LINEAR) * x) + 1)  # precise in the left tail, unlike 1 + tanh
+    return x * 0.5 * KERNELS["Erfc"](xp, x * -SQRT_HALF)  # precise in the left tail, unlike 1 + erf
 
 
 @kernel("GeluGrad", single=True)
@@ -60,7 +60,7 @@ def gelu_grad(xp: Any, g: Any, x: Any, *, approximate: bool) -> Any:
     if approximate:
         u = xp.exp((square * -GELU_CUBIC - GELU_LINEAR) * x) + 1
         up = 1 / u
-        slope = (1 - up) * (x / u) * (square * (3 * GELU_CUBIC) + GELU_LINEAR) + up  # far out 0 * x, then 0 * x**2
+        slope = (1 - up) * (x / u) * (square * (3 * GELU_CUBIC) + GELU_LINEAR) + up  # 0 * x or 0 * x**2 for large |x|
     else:
         slope = xp.exp(square * -0.5) * NORMAL_PEAK * x + KERNELS["Erfc"](xp, x * -SQRT_HALF) * 0.5
     return g * slope
@@ -70,7 +70,7 @@ def gelu_grad(xp: Any, g: Any, x: Any, *, approximate: bool) -> Any:
 
 
 def _shifted(xp: Any, x: Any, axis: int) -> Any:
-    """x minus its largest element along the axis, so that exp cannot overflow."""
+    """x minus its maximum along the axis, so that exp cannot overflow."""
     return x - xp.max(x, axis=axis, keepdims=True) if 0 not in x.shape else x
 
 
@@ -121,7 +121,7 @@ def _at(xp: Any, labels: Any, classes: int) -> tuple[Any, ...]:
 
 
 def check_labels(xp: Any, labels: Any, classes: int) -> None:
-    """A label that is no class is an error, not the class counted from the end."""
+    """Raise for labels that are not classes: negative ones do not count from the end."""
     low, high = extras(xp).extremes(labels) if 0 not in labels.shape else (0, classes - 1)
     if low < 0 or high >= classes:
         raise ValueError(f"labels must be classes from 0 to {classes - 1}, got values from {low} to {high}")
@@ -131,7 +131,7 @@ def check_labels(xp: Any, labels: Any, classes: int) -> None:
 
 
 def _normalised(xp: Any, x: Any, axis: Any, eps: float) -> tuple[Any, Any]:
-    """x with mean 0 and variance 1, and the factor that its deviations were multiplied with."""
+    """x with mean 0 and variance 1, and the factor that scaled its deviations."""
     y = x - xp.mean(x, axis=axis, keepdims=True)
     r = 1 / xp.sqrt(xp.mean(y * y, axis=axis, keepdims=True) + eps)
     y *= r
@@ -152,7 +152,7 @@ def layer_norm_scale(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
 
 @kernel("LayerNormGrad", single=True)
 def layer_norm_grad(xp: Any, g: Any, x: Any, scale: Any = None, *, axis: Any, eps: float) -> Any:
-    """Where the scale is given, x is normalised already."""
+    """If the scale is given, x is normalised already."""
     if 0 in x.shape:
         return g
     y, r = (x, scale) if scale is not None else _normalised(xp, x, axis, eps)

@@ -1,4 +1,4 @@
-"""Matrix products on NumPy arrays, cut into pieces that threads share. Each piece is BLAS on one thread.
+"""Matrix products of NumPy arrays, split into pieces for threads. Each piece is one BLAS call on one thread.
 
 BLAS could use threads itself. Its threads, though, wait for each other at full speed: on cores that others use too, or
 beside threads of our own, a product can take ten times as long.
@@ -18,11 +18,11 @@ from distgrad.workers.kernels.sharing import each, threads
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: A piece of fewer multiplications and additions ends before a second thread has begun.
+#: Minimum flops per piece: smaller ones end before a second thread has begun.
 PIECE_FLOPS = 4 << 20
-#: Rows of a piece where all pieces are equal. Where rows are cut changes bits: BLAS has other code for the last few.
+#: Rows per piece if all pieces are equal. The split changes bits: BLAS has different code for the last few rows.
 PIECE_ROWS = 256
-#: Rows and columns that BLAS computes at once.
+#: Rows and columns of a BLAS tile.
 TILE = 16
 
 
@@ -42,8 +42,8 @@ def product(a: Array, b: Array, out: Array | None = None) -> Array:
 
 
 def even_pieces(rows: int, count: int) -> int:
-    """Into how many equal pieces `count` threads cut so many rows; 0 if the rows are few, or cannot be cut so. BLAS
-    lays out the second matrix anew for each piece, so there are two for a thread only where they are large.
+    """Number of equal pieces that `count` threads split these rows into; 0 if there are too few or no equal split. BLAS
+    packs the second matrix again for each piece, so threads get two pieces each only if these are large.
 
     >>> even_pieces(1024, 2), even_pieces(512, 2), even_pieces(256, 2)
     (4, 2, 0)
@@ -52,8 +52,8 @@ def even_pieces(rows: int, count: int) -> int:
 
 
 def _axis(shape: tuple[int, ...], count: int) -> int:
-    """Where to cut: through a batch that has enough products, else through many rows, else through the longer side of
-    the matrices."""
+    """How to split: along a batch with enough products, else along many rows, else along the longer side of the
+    matrices."""
     for axis, n in enumerate(shape[:-2]):
         if n >= count:
             return axis
@@ -93,7 +93,7 @@ def pieces(n: int, count: int, tile: int) -> tuple[slice, ...]:
     """
     long = 3 * n // (4 * count * tile) * tile
     short = _tiles((n - count * long) / count, tile)
-    if long < 3 * short // 2:  # too few tiles: one piece for each
+    if long < 3 * short // 2:  # too few tiles: one piece per thread
         long, short = _tiles(n / count, tile), 0
     ends = [min((i + 1) * long, n) for i in range(count)]
     while ends[-1] < n:
@@ -107,7 +107,7 @@ def _tiles(n: float, tile: int) -> int:
 
 
 def _part(x: Array, out: Array, axis: int, part: slice, side: int) -> Array:
-    """The operand that belongs to a piece of the result: the same part of it where it has that axis."""
+    """The operand for a piece of the result: the same slice, if it has that axis."""
     own = axis - out.ndim + x.ndim
     if axis >= out.ndim - 2:
         return _cut(x, own, part) if axis == out.ndim - 3 + side else x
@@ -119,5 +119,5 @@ def _cut(x: Array, axis: int, part: slice) -> Array:
 
 
 def _for_blas(x: Array) -> Array:
-    """A copy where NumPy would leave BLAS: neither rows nor columns of the matrices are contiguous."""
+    """A copy if NumPy would not use BLAS: neither rows nor columns of the matrices are contiguous."""
     return x if x.itemsize in x.strides[-2:] or x.size < 2 else np.ascontiguousarray(x)

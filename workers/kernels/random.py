@@ -1,4 +1,4 @@
-"""Kernels of distgrad/ops/random.py: NumPy's Philox, a keyed generator, so that the key alone decides the bits.
+"""Kernels of distgrad/ops/random.py: NumPy's Philox, a keyed generator. The bits depend on the key alone.
 
 The last word of the counter says what a key is used for, so that drawing from a key, splitting it and folding into it
 read different blocks of its stream.
@@ -18,7 +18,7 @@ _WORD = (1 << 64) - 1
 
 
 def _words(xp: Any, key: Any, count: int, data: int, purpose: int) -> Array:
-    """Raw numbers of a key's stream that no draw uses."""
+    """Raw numbers from a part of a key's stream that draws do not use."""
     counter = np.array([data, 0, 0, purpose], np.uint64)
     return np.random.Philox(key=extras(xp).to_numpy(key), counter=counter).random_raw(count)
 
@@ -28,7 +28,7 @@ def _generator(xp: Any, key: Any) -> np.random.Generator:
 
 
 def _made(xp: Any, drawn: Any, dtype: Any) -> Any:
-    """What NumPy drew, as an array of the namespace: the same numbers on every backend."""
+    """Numbers drawn by NumPy as an array of the namespace: the same on every backend."""
     return extras(xp).from_numpy(np.asarray(drawn, dtype))
 
 
@@ -68,7 +68,7 @@ def normal(xp: Any, key: Any, *, shape: Any, dtype: Any) -> Any:
 
 @kernel("StatelessTruncatedNormal")
 def truncated_normal(xp: Any, key: Any, *, shape: Any, dtype: Any) -> Any:
-    from scipy.special import ndtr, ndtri  # late: the rest of this file does without SciPy
+    from scipy.special import ndtr, ndtri  # late: only this function needs SciPy
 
     low, high = ndtr(-2.0), ndtr(2.0)
     single = np.dtype(np.float32) if dtype == np.float16 else dtype
@@ -84,7 +84,7 @@ def randint(xp: Any, key: Any, low: Any, high: Any, *, shape: Any, dtype: Any) -
 
 @kernel("StatelessCategorical")
 def categorical(xp: Any, key: Any, logits: Any, *, shape: Any) -> Any:
-    # the largest of logits plus Gumbel noise; minus the logarithm of an exponential variable is such noise
+    # the argmax of logits plus Gumbel noise, which is -log of an exponential variable
     logits = extras(xp).to_numpy(logits)
     dtype = np.result_type(logits.dtype, np.float32)
     wait = _generator(xp, key).standard_exponential((*shape, logits.shape[-1]), dtype)

@@ -46,7 +46,7 @@ for _type, _name in {
 def logsumexp(xp: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     size = xp.real(x) if extras(xp).kind(x.dtype) == "c" else x
     if 0 in x.shape:
-        top = xp.zeros_like(xp.sum(size, axis=axis, keepdims=True))  # an empty maximum has no value
+        top = xp.zeros_like(xp.sum(size, axis=axis, keepdims=True))  # the maximum of nothing is undefined
     else:
         top = xp.max(size, axis=axis, keepdims=True)
         top = xp.where(xp.isfinite(top), top, xp.zeros_like(top))  # inf - inf would be NaN
@@ -72,7 +72,7 @@ def _running(xp: Any, run: Any, x: Any, axis: int, reverse: bool) -> Any:
 
 @kernel("LinearScan", single=True)
 def linear_scan(xp: Any, a: Any, b: Any, *, axis: int, reverse: bool) -> Any:
-    """Doubling: after the step of width w, element i holds the recurrence over its last 2 w places."""
+    """Doubling: after the step of width w, element i has the recurrence over its last 2 w elements."""
     a, b = xp.moveaxis(a, axis, 0), xp.moveaxis(b, axis, 0)
     if reverse:
         a, b = xp.flip(a, axis=0), xp.flip(b, axis=0)
@@ -95,12 +95,12 @@ def argsort(xp: Any, x: Any, *, axis: int) -> Any:
 
 
 def _sortable(xp: Any, x: Any) -> Any:
-    """x with NaN in its place at the end, which it has not in bfloat16."""
+    """Sorted x with NaNs moved to the end, where sorting does not put those of bfloat16."""
     own = extras(xp)
     return own.astype(x, xp.float32) if own.is_short(x.dtype) else x
 
 
-#: Up to this share of an axis, finding the smallest of the k largest first is cheaper than sorting everything.
+#: Maximum k, as a share of the axis, for which partitioning is faster than sorting.
 _FEW = 8
 
 
@@ -121,13 +121,13 @@ def _has_nan(xp: Any, x: Any) -> bool:
 
 
 def _descending(xp: Any, x: Any) -> Any:
-    """The indices that sort from the largest down: backwards twice, so that of equal elements the first comes first."""
+    """Indices that sort in descending order; reversed twice, to keep equal elements in order."""
     order = extras(xp).function("argsort")(xp.flip(x, axis=-1), axis=-1, stable=True)
     return x.shape[-1] - 1 - xp.flip(order, axis=-1)
 
 
 def _largest(xp: Any, x: Any, k: int) -> Any:
-    """Where the k largest elements are, in ascending order of place; of those equal to the smallest, the first."""
+    """Indices of the k largest elements, ascending; of elements equal to the smallest of them, the first ones."""
     n = x.shape[-1]
     least = extras(xp).partition(x, n - k)[..., n - k, None]
     above, level = x > least, x == least

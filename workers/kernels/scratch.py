@@ -1,4 +1,4 @@
-"""Memory that a thread works in and uses again: to touch fresh memory costs as much as to fill it.
+"""Scratch memory that each thread reuses: touching fresh memory costs as much as filling it.
 
 Each thread has its own, by slots. What is in a slot is the caller's until the same thread asks for that slot again.
 """
@@ -16,16 +16,16 @@ Array = np.ndarray[Any, np.dtype[Any]]
 DType = np.dtype[Any]
 Shape = tuple[int, ...]
 
-#: Larger arrays of one slot are made anew each time: they would stay with every thread, and the cost of making them is
-#: spread. The memory that several arrays lie in may be larger.
+#: Maximum bytes of an array that a thread keeps. Larger ones are allocated each time: every thread would keep them, and
+#: the cost of allocating them is relatively small. The memory that several arrays share may be larger.
 SCRATCH_BYTES = 1 << 22
 SEVERAL_BYTES = 1 << 25
-_LINE = 64  # of the cache: a vector load that crosses two lines costs two
+_LINE = 64  # bytes of a cache line: a vector load that crosses two lines costs two loads
 _VIEWS = 256
 
 
 class _Kept(threading.local):
-    """One thread's memory by slot, and the views of it that were asked for."""
+    """One thread's memory by slot, with cached views of it."""
 
     def __init__(self) -> None:
         self.memory: dict[str, Array] = {}
@@ -36,13 +36,13 @@ _kept = _Kept()
 
 
 def scratch(shape: Shape, dtype: DType, slot: str) -> Array:
-    """An array with anything in it."""
+    """An uninitialised array."""
     view = _kept.views.get((shape, dtype, slot))
     return _view(shape, dtype, slot) if view is None else view
 
 
 def several(wanted: Sequence[tuple[Shape, DType]], slot: str) -> list[Array]:
-    """Arrays with anything in them, one behind the other; the slot is not one of `scratch`."""
+    """Uninitialised arrays in one block of memory. Slots are separate from those of `scratch`."""
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in wanted]
     spans = [-(-size // _LINE) * _LINE for size in sizes]
     memory, at, made = _memory(sum(spans), slot, SEVERAL_BYTES), 0, []
@@ -53,7 +53,7 @@ def several(wanted: Sequence[tuple[Shape, DType]], slot: str) -> list[Array]:
 
 
 def apart(out: Array, *inputs: Array, slot: str) -> Array:
-    """Where a result can grow while the inputs are still read: `out` itself, unless one of them may be its memory."""
+    """Memory for a result while inputs are still read: `out`, unless it may share memory with an input."""
     for x in inputs:
         if np.may_share_memory(out, x):
             return scratch(out.shape, out.dtype, slot)
@@ -65,7 +65,7 @@ def _view(shape: Shape, dtype: DType, slot: str) -> Array:
     before = _kept.memory.get(slot)
     memory = _memory(size, slot, SCRATCH_BYTES)
     if memory is not before or len(_kept.views) >= _VIEWS:
-        _kept.views.clear()  # those of outgrown memory would keep it
+        _kept.views.clear()  # they would keep the outgrown memory alive
     view = memory[:size].view(dtype).reshape(shape)
     if size <= SCRATCH_BYTES:
         _kept.views[shape, dtype, slot] = view
@@ -73,7 +73,7 @@ def _view(shape: Shape, dtype: DType, slot: str) -> Array:
 
 
 def _memory(size: int, slot: str, most: int) -> Array:
-    """At least so many bytes, which are kept for the next time unless they are more than `most`."""
+    """At least this many bytes, which are kept for reuse unless they exceed `most`."""
     memory = _kept.memory.get(slot)
     if memory is None or memory.size < size:
         memory = _aligned(max(size, 1 << 16))

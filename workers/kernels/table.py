@@ -11,16 +11,16 @@ from distgrad.workers.backends import extras
 Kernel = Callable[..., Any]
 K = TypeVar("K", bound=Kernel)
 
-#: What runs on every array namespace.
+#: Kernels that run on every array namespace.
 KERNELS: dict[str, Kernel] = {}
 #: Op types whose kernels call BLAS or LAPACK.
 USES_BLAS: set[str] = set()
-#: By backend, what one array library does better in its own terms.
+#: By backend: kernels for one array library alone.
 KERNELS_OF: dict[str, dict[str, Kernel]] = {}
 
 
 def lookup(backend: str, op_type: str) -> Kernel:
-    """The kernel of an op type on this backend: its own, or the one that runs on every namespace."""
+    """The kernel of an op type on this backend: its own if there is one, else the generic one."""
     return KERNELS_OF.get(backend, {}).get(op_type) or KERNELS[op_type]
 
 

@@ -1,7 +1,7 @@
-"""Compiling a task for NumPy: for every value where it lies, for every step what is called.
+"""Compiles a task for NumPy: assigns memory to every value and calls to every step.
 
-Results that stay inside the task get a place in the arena, and share it with others that do not live at the same time.
-Views of them, and of constants, are made before a run. What leaves the task is made anew in every run.
+Results that stay inside the task are placed in the arena, where values with disjoint lifetimes share memory. Views of
+them, and of constants, are made before the first run. Results that leave the task are allocated in every run.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: Arrays of at least this size are let go at their last use; smaller ones when the run ends.
+#: Arrays of at least this many bytes are freed at their last use, smaller ones at the end of the run.
 WORTH_DROPPING = 1 << 16
 
 
 class Compiler:
-    """Decides for every value where it lies, and for every step what is called."""
+    """Assigns memory to every value, and calls to every step."""
 
     def __init__(
         self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], pool: ThreadPool
@@ -53,7 +53,7 @@ class Compiler:
         self._root: dict[int, int] = {}  # value -> the value whose memory it sees
         self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
         self._offset: dict[int, int] = {}  # roots in the arena
-        self._fresh: dict[int, list[int]] = {}  # roots that a run makes anew: their slots and those of their views
+        self._fresh: dict[int, list[int]] = {}  # roots that every run allocates: their slots and those of their views
         self._end = len(steps)
         self._blocks: dict[int, Blocks] = {}
         self._stretches: list[_Under] = []
@@ -96,7 +96,7 @@ class Compiler:
     # -- stretches -------------------------------------------------------------------------------------------------
 
     def _end_stretch(self) -> None:
-        """What a stretch has used is let go at its end: an item may have it when another does not need it any more."""
+        """Values that a stretch uses are freed at its end: one item may still use them when another is done."""
         assert self._stretch is not None
         stretch, self._stretch = self._stretch, None
         stretch.end = len(self.calls)
@@ -166,7 +166,7 @@ class Compiler:
         return {**last, **{v: last[r] for v, r in root.items()}}
 
     def _let_go(self, start: int, stop: int) -> None:
-        """Let go of what the steps from `start` to `stop` were the last to use."""
+        """Free the values that the steps from `start` to `stop` use last."""
         for v in [v for i in range(start, stop) for v in self._dying.pop(i, ()) if self._root[v] == v]:
             if v in self._offset:
                 self.layout.give(self._offset.pop(v), self._nbytes(v))
@@ -225,13 +225,13 @@ class Compiler:
         self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
 
     def _wants_order(self, readers: Sequence[Step], v: int) -> bool:
-        """Whether an input must lie row by row. What another task made does, so bits would depend on the tasks."""
+        """Whether an input must be contiguous. Values of other tasks are, so bits would depend on the partition."""
         if v not in self._strides or (x := like(self._types[v], self._strides[v])).flags.c_contiguous:
             return False
         return any(_sees_order(step, x, self._types) for step in readers if v in step.inputs)
 
     def _in_order(self, v: int) -> Place:
-        """A place for a copy of a value, row by row, and the call that makes it."""
+        """A place for a contiguous copy of a value, and the call that makes it."""
         place = Place(self._new_slot(), self.layout.take(self._nbytes(v)), self._types[v])
         self.places.append(place)
         copy = TapeCall(copied, (place.slot, self.slots[v]), place.slot, None)

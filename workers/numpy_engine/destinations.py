@@ -1,4 +1,4 @@
-"""Results that are written where they are needed: a value that is only laid out anew and copied is made at its target.
+"""Results that are computed in place: a value that is only reshaped and copied is computed into its target.
 
 A Concat, a Stack, or a Reshape of something transposed copies its inputs into parts of its result. Where an input is a
 matrix product, perhaps behind transposes and reshapes, and nobody else reads it, the product is computed into that part
@@ -22,12 +22,12 @@ from distgrad.workers.arena import ALIGN
 from distgrad.workers.blocked.into import into_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
-#: From the array of the target to the part of it that is meant.
+#: From the array of the target to the part of it.
 Path = tuple[Callable[[Array], Array], ...]
 
 #: Op types whose kernels write into any strided array as well as into a contiguous one.
 WRITERS = frozenset({"MatMul"})
-#: Terms of a sum of up to this size lie in one table: so many single additions would cost more than the arithmetic.
+#: Maximum bytes of terms of a sum that are stored in one table: calls of single additions would dominate.
 SMALL_TERM = 1 << 12
 
 
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
 
 def parts(step: Step, types: Sequence[Spec]) -> list[Part] | None:
-    """Where the inputs of a step that only copies lie in its result; None for any other step."""
+    """For a step that only copies: the part of its result that each input becomes. None for other steps."""
     find = _PARTS.get(step.type)
     return None if find is None else [Part(step.outputs[0], (view,)) for view in find(step, types)]
 
@@ -69,7 +69,7 @@ _PARTS = {"Reshape": _of_reshape, "Stack": _of_stack, "Concat": _of_concat}
 
 
 def destinations(steps: Sequence[Step], types: Sequence[Spec], gives: Sequence[int]) -> dict[int, Part]:
-    """For each value that can be made at its target: where that is."""
+    """For each value that can be computed into its target: the part of the target."""
     made_by = {v: step for step in steps for v in step.outputs}
     uses: dict[int, int] = dict.fromkeys(gives, 2)
     for step in steps:
@@ -83,7 +83,7 @@ def destinations(steps: Sequence[Step], types: Sequence[Spec], gives: Sequence[i
 
 
 def _back(v: int, part: Part, made_by: Any, uses: Any, types: Sequence[Spec]) -> dict[int, Part]:
-    """The product behind a value that is copied, with its part; nothing if there is none, or if nothing is copied."""
+    """The product that makes a copied value, with its part; None if there is none, or nothing is copied."""
     copied = made_by[part.target].type != "Reshape"
     while uses.get(v) == 1 and (step := made_by.get(v)) is not None and not step.after:
         if step.type in WRITERS:
@@ -100,25 +100,25 @@ def _back(v: int, part: Part, made_by: Any, uses: Any, types: Sequence[Spec]) ->
 
 
 def _fits(part: Part, types: Sequence[Spec], as_matrix: bool) -> bool:
-    """Whether the part is a view of the target that BLAS writes to as it is. Its rows are contiguous, as in an array of
-    its own: bits depend on that. Where all rows are made as one matrix, they lie as one."""
+    """Whether the part is a view of the target that BLAS can write to. Its rows are contiguous, as in a separate array:
+    bits depend on that. If all rows are computed as one matrix, they must be stored as one."""
     try:
         view = part.of(like(types[part.target]))
         if as_matrix:
             view.reshape(math.prod(view.shape[:-1]), view.shape[-1], copy=False)
-    except ValueError:  # a reshape that would be a copy
+    except ValueError:  # the reshape would copy
         return False
     return view.ndim >= 2 and view.strides[-1] == view.itemsize
 
 
 def _one_matrix(step: Step, types: Sequence[Spec]) -> bool:
-    """Whether a product of many matrices with one is computed as a single product."""
+    """Whether a product of a batch with one matrix is computed as a single product."""
     a, b = (len(types[v].shape) for v in step.inputs)
     return b == 2 < a and not step.attrs["transpose_a"]
 
 
 def small_terms(steps: Sequence[Step], types: Sequence[Spec], inside: Container[int]) -> dict[int, tuple[Step, int]]:
-    """Small terms of one sum that lie one behind the other: for each the sum, and which of its terms it is. Only values
+    """Small terms of one sum that are stored in a table: for each the sum, and its index among the terms. Only values
     that stay `inside` the task."""
     placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and view_of(s.type) is None and into_of(s.type)}
     found: dict[int, tuple[Step, int]] = {}
@@ -135,12 +135,12 @@ def small_terms(steps: Sequence[Step], types: Sequence[Spec], inside: Container[
 
 
 def like(spec: Spec, strides: tuple[int, ...] | None = None) -> Array:
-    """An array with this type and nothing behind it, to find out about views."""
+    """An array of this type without memory, to test views with."""
     return as_strided(np.empty((), spec.dtype), spec.shape, strides or contiguous(spec))
 
 
 def contiguous(spec: Spec) -> tuple[int, ...]:
-    """The strides of an array that lies in memory row by row."""
+    """The strides of a contiguous array."""
     strides, step = [], spec.dtype.itemsize
     for n in reversed(spec.shape):
         strides.append(step)

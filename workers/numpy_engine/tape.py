@@ -1,7 +1,7 @@
-"""A task, compiled for NumPy and run: a tape of calls over numbered slots.
+"""A task compiled for NumPy: a tape of calls on numbered slots.
 
-Everything that does not depend on a run is made before: constants, the places of the arena, views of both. Running is
-one loop over the calls, or for tapes of moderate length the same calls as generated code.
+Constants, arrays in the arena and views of both are made once, before the first run. A run is one loop over the calls
+or, for tapes of moderate length, the same calls as generated code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-#: The slots as a run finds them, and the code on them where there is some.
+#: The slots at the start of a run, and the generated code for them, if any.
 Bound = tuple[list[Any], list[Chunk] | None]
 
 _NOTHING = nullcontext()
@@ -39,10 +39,10 @@ class Tape:
     """The steps of a task, from the arrays of `reads` to those of `gives`.
 
     Args:
-        steps: in an order that respects what they read.
+        steps: in topological order.
         types: of all values of the program.
-        reads: the values that come in; their arrays are never written into.
-        gives: the values that go out; their arrays belong to the caller, except for those that came in.
+        reads: the inputs; their arrays are never written to.
+        gives: the outputs; their arrays belong to the caller, except inputs that are returned.
         pool: the threads that share fused steps.
     """
 
@@ -66,7 +66,7 @@ class Tape:
         self._straight = Straight(self._played, static) if len(self._played) <= LONGEST else None
 
     def run(self, given: Sequence[Array], monitor: TaskMonitor | None = None) -> list[Array]:
-        arena = ARENAS.take()  # given back after a run that ended well: after another, somebody may still write into it
+        arena = ARENAS.take()  # returned after success alone: after a failure, a thread may still write to it
         before, chunks = self._bound(arena)
         slots = before.copy()
         for slot, x in zip(self._given, given, strict=True):
@@ -104,7 +104,7 @@ class Tape:
             raise StepFailed(self._played[done + failed_at(e.__traceback__)].step) from e
 
     def _bound(self, arena: Arena) -> Bound:
-        """The slots as a run finds them: constants, places of the arena, and views of both; and the code on them."""
+        """The slots at the start of a run (constants, arrays in the arena, views of both), and the code for them."""
         bound: Bound | None = arena.bound.get(self)
         if bound is None:
             arena.reserve(self.nbytes)
@@ -123,7 +123,7 @@ class Tape:
 def compute(
     definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any], specs: Sequence[tuple[Shape, DType]]
 ) -> list[Array]:
-    """One op at once, with the bits that it has as a step of a tape that is not fused."""
+    """Compute one op outside any graph, with the same bits as an unfused step of a tape."""
     entry = into_of(definition.type) if definition.kernel is None else None
     if entry is None or entry.exact:
         return reference.apply(definition, inputs, attrs, specs)

@@ -1,4 +1,4 @@
-"""NumPy has all that kernels need, mostly as it stands: these calls cost little more than what they call."""
+"""NumPy has everything that kernels need: these methods are thin wrappers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NumpyExtras(Extras):
         return dtype.itemsize  # type: ignore[no-any-return]
 
     def is_short(self, dtype: Any) -> bool:
-        return dtype.itemsize == 2 and dtype.kind in "fV"  # V is bfloat16, which NumPy itself does not know as a float
+        return dtype.itemsize == 2 and dtype.kind in "fV"  # V: NumPy does not know bfloat16 as a float
 
     def astype(self, x: Any, dtype: Any) -> Any:
         return x.astype(dtype)
@@ -38,7 +38,7 @@ class NumpyExtras(Extras):
         return x.astype(dtype)
 
     def get(self, x: Any, key: Sequence[Any]) -> Any:
-        return x[(*key, ...)]  # an array that sees x also where every axis has its integer
+        return x[(*key, ...)]  # the ellipsis makes it a view, not a scalar, if all keys are integers
 
     def put(self, out: Any, key: Sequence[Any], values: Any) -> Any:
         out[key] = values

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels of distgrad/ops/conv.py. NHWC images with axes permuted are what torch calls channels last."""
+"""Torch's own kernels for distgrad/ops/conv.py. NHWC images with permuted axes are what torch calls channels last."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def _nhwc(x: Any) -> Any:
 
 
 def _empty(like: Any, n: int, size: Any, channels: int) -> Any:
-    """An NCHW image of which only shape and layout are read."""
+    """An NCHW image of which only shape and strides are used."""
     return _nchw(like.new_empty((n, *size, channels)))
 
 
 def _pads(padding: Any) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """The padding that torch can add itself, the same at both ends, and what is then left over at left, right, ..."""
+    """The symmetric padding that torch adds itself, and the remaining padding at left, right, ..."""
     (top, bottom), (left, right) = padding
     both = (top, left) if (top, left) == (bottom, right) else (0, 0)
     return both, (0, 0, 0, 0) if any(both) else (left, right, top, bottom)
@@ -44,11 +44,11 @@ def _crop(x: Any, extra: tuple[int, int, int, int]) -> Any:
     return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right, :] if any(extra) else x
 
 
-# -- convolution: linear in each input, so that complex numbers are four real ones -----------------------------------
+# -- convolution: linear in each input, so a complex one is four real ones -------------------------------------------
 
 
 def _by_parts(f: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """f of real arrays, linear in both, on real or complex ones."""
+    """Apply f, which is bilinear on real arrays, to real or complex ones."""
     import torch
 
     if not a.is_complex():
@@ -77,12 +77,12 @@ def _conv(x: Any, w: Any, b: Any = None, *, strides: Any, padding: Any, dilation
 
 
 def conv_bias(xp: Any, x: Any, w: Any, b: Any, **attrs: Any) -> Any:
-    """A convolution of real numbers plus something for each channel."""
+    """A real convolution plus a bias per channel."""
     return _conv(x, w, b.reshape(-1), **attrs)
 
 
 def _backward(g: Any, x: Any, w: Any, strides: Any, both: Any, dilation: Any, groups: int, which: int) -> Any:
-    """The gradient of a convolution of NCHW images, of the images (0) or of the kernel (1)."""
+    """The gradient of a convolution of NCHW images with respect to the images (0) or the kernel (1)."""
     import torch
 
     mask = (which == 0, which == 1, False)
@@ -121,7 +121,7 @@ def _to_kernel(x: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilatio
 
 
 def _pool_pads(padding: Any, window: Any) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
-    """As `_pads`; torch pads by no more than half a window."""
+    """Like `_pads`, for pooling: torch pads by at most half a window."""
     both, extra = _pads(padding)
     if all(2 * p <= k for p, k in zip(both, window, strict=True)):
         return both, extra
@@ -129,7 +129,7 @@ def _pool_pads(padding: Any, window: Any) -> tuple[tuple[int, int], tuple[int, i
 
 
 def _winners(x: Any, window: Any, strides: Any, padding: Any) -> tuple[Any, Any, Any, tuple[int, int, int, int]]:
-    """NCHW: the images, padded; the largest elements and their places in them; what the images were padded by."""
+    """In NCHW: the padded images, the maxima and their positions in them, and the padding."""
     import torch
 
     both, extra = _pool_pads(padding, window)

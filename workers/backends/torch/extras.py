@@ -1,4 +1,4 @@
-"""PyTorch, through array-api-compat's namespace. Arrays are made on its default device, which a GPU worker sets."""
+"""Extras of torch, with array-api-compat's namespace. New arrays are on its default device, which a GPU worker sets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 
 from distgrad.workers.backends.base_extras import Array, Extras
 
-#: Dtypes that the two sides do not share travel as their bits.
+#: Dtypes that NumPy and torch do not share are converted as integers with the same bits.
 _SHARED = {"bfloat16": "int16"}
 
 
 class _Readable:
-    """An array's memory without the mark that it is read-only, about which torch warns. No kernel writes its inputs."""
+    """An array's memory without the read-only flag, about which torch would warn. No kernel writes to its inputs."""
 
     def __init__(self, x: Array) -> None:
         self.x = x  # keeps the memory
@@ -23,7 +23,7 @@ class _Readable:
 
 
 def on_cpu() -> bool:
-    """Whether tensors are made in the machine's own memory."""
+    """Whether new tensors are in the memory of the CPU."""
     import torch
 
     return bool(torch.get_default_device().type == "cpu")
@@ -34,7 +34,7 @@ class TorchExtras(Extras):
 
     def __init__(self, xp: Any) -> None:
         super().__init__(xp)
-        #: How arrays of a dtype travel: as which dtype of torch, and of NumPy where that has another one.
+        #: By dtype of NumPy: the dtype of torch, and the integer dtype for the conversion if there is none in common.
         self._travels: dict[np.dtype[Any], tuple[Any, str | None]] = {}
         self._short = (xp.float16, xp.bfloat16)
         self.kinds |= dict.fromkeys(self._short, "f") | dict.fromkeys((xp.uint16, xp.uint32, xp.uint64), "u")
@@ -43,20 +43,20 @@ class TorchExtras(Extras):
         return self.mover()(x)
 
     def mover(self) -> Callable[[Array], Any]:
-        """The device is asked for once, by making a tensor: `torch.get_default_device` takes fifty times as long."""
+        """Asks for the device once, by creating a tensor: `torch.get_default_device` takes fifty times as long."""
         import torch
 
         device = torch.empty(0).device
         return self._tensor if device.type == "cpu" else lambda x: self._tensor(x).to(device)
 
     def _tensor(self, x: Array) -> Any:
-        """In the machine's own memory, which is the array's."""
+        """A tensor on the CPU that shares the array's memory."""
         import torch
 
-        if x.dtype not in self._travels:  # whose names NumPy makes anew each time
+        if x.dtype not in self._travels:  # cached: NumPy builds dtype names on every access
             self._travels[x.dtype] = self.dtype(x.dtype), _SHARED.get(x.dtype.name)
         dtype, bits = self._travels[x.dtype]
-        if min(x.strides, default=0) < 0:  # which torch has not
+        if min(x.strides, default=0) < 0:  # torch has no negative strides
             x = x.copy()
         if bits is not None:
             x = x.view(bits)
@@ -143,8 +143,8 @@ def _forward(key: Sequence[Any], shape: Sequence[int]) -> tuple[tuple[Any, ...],
             start = last - span.start
             e = slice(start, start - len(span) * span.step, -span.step)
             flipped.append(axis)
-        elif isinstance(e, int) and dims:  # beside index arrays it is one too; torch would take it away first
+        elif isinstance(e, int) and dims:  # next to index arrays an int counts as one; torch would drop its axis first
             e = torch.full((1,), e)
-        forward.append(e.long() if hasattr(e, "dtype") else e)  # bytes would be a mask
+        forward.append(e.long() if hasattr(e, "dtype") else e)  # torch takes uint8 for a mask
         axis += e is not None
     return tuple(forward), flipped

@@ -1,6 +1,6 @@
-"""PyTorch's kernels of what rules.py makes of several steps, and those that write over an input.
+"""Torch's kernels for the groups of steps that rules.py finds, and kernels that overwrite an input.
 
-torch is imported inside functions: this module is there without it.
+torch is imported inside functions, so that this module can be imported without it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _mask(q: Any, biases: Sequence[Any], masks: Sequence[str]) -> Any:
 
 
 def dense(xp: Any, x: Any, w: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> Any:
-    """The product grows on the bias, which saves a sweep over it."""
+    """addmm adds the bias without another sweep over the result."""
     import torch
 
     x, w = x.mT if transpose_a else x, w.mT if transpose_b else w
@@ -117,7 +117,7 @@ def norm_grad(
 
 
 def cross_entropy(xp: Any, logits: Any, labels: Any) -> Any:
-    """The loss, and the logarithms of the softmax. On a CPU torch looks for wrong labels itself, at no cost."""
+    """The loss, and the log-softmax. On CPUs torch checks the labels itself."""
     import torch
 
     logs, classes = logits.log_softmax(-1), logits.shape[-1]
@@ -132,12 +132,12 @@ def cross_entropy(xp: Any, logits: Any, labels: Any) -> Any:
     return losses.reshape(labels.shape), logs
 
 
-#: torch would leave out the rows that have a certain label; nothing has this one.
+#: The label of rows that torch ignores: one that never occurs.
 _NO_LABEL = -(1 << 62)
 
 
 def cross_entropy_grad(xp: Any, g: Any, logs: Any, labels: Any) -> Any:
-    """Written over the logarithms, which nobody else reads."""
+    """Overwrites the log-softmax, which nothing else reads."""
     made, places = logs.exp_(), labels.long()[..., None]
     made.scatter_add_(-1, places, made.new_full((), -1).expand(places.shape))
     return made.mul_(g[..., None])
@@ -150,7 +150,7 @@ FUSED_KERNELS: dict[str, Kernel] = {
 }  # fmt: skip
 
 
-# -- over an input -----------------------------------------------------------------------------------------------
+# -- overwriting an input ----------------------------------------------------------------------------------------
 
 
 def _into(name: str) -> Kernel:

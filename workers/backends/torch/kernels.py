@@ -1,7 +1,7 @@
-"""PyTorch's own kernels of op types that it has fused, or that cost more by way of the array namespace.
+"""Torch's own kernels, for op types that it has fused or that the generic kernels compute more slowly.
 
-Inputs have the dtypes that the builders promoted them to, so nothing here promotes. torch is imported inside functions:
-this module is there without it. Where torch lacks a dtype, the generic kernel runs.
+Inputs have the dtypes that the builders promoted them to, so nothing here promotes. torch is imported inside functions,
+so that this module can be imported without it. If torch lacks a dtype, the generic kernel runs.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def transpose(xp: Any, x: Any, *, axes: Any) -> Any:
     made = x.permute(axes)
     if made.ndim < 4:
         return made
-    # matrices in another order are copied now, once, and not by each product that reads them
+    # copy matrices with unusual strides once, instead of in every product that reads them
     return made.mT.contiguous().mT if made.stride(-2) == 1 != made.stride(-1) else made.contiguous()
 
 
@@ -106,7 +106,7 @@ def matmul(xp: Any, a: Any, b: Any, *, transpose_a: bool, transpose_b: bool) -> 
 @kernel("Einsum", backend="torch")
 def einsum(xp: Any, *operands: Any, equation: str) -> Any:
     output = equation.partition("->")[2]
-    floating = extras(xp).kind(operands[0].dtype) in "fc"  # of integers torch sums to int64
+    floating = extras(xp).kind(operands[0].dtype) in "fc"  # torch sums integers as int64
     if not floating or len(set(output)) < len(output) or not equation.isascii():
         return KERNELS["Einsum"](xp, *operands, equation=equation)
     import torch
@@ -137,7 +137,7 @@ def gather(xp: Any, params: Any, indices: Any, *, axis: int) -> Any:
 def _add_rows(xp: Any, out: Any, indices: Any, rows: Any) -> Any:
     places = in_range(xp, indices, out.shape[0]).reshape(-1)
     rows = rows.reshape((places.shape[0], *out.shape[1:]))
-    if out.is_cuda:  # where index_add_ adds in any order, and this sorts first
+    if out.is_cuda:  # index_add_ is not deterministic there; this sorts first
         return out.index_put_((places,), rows, accumulate=True)
     return out.index_add_(0, places, rows)
 
@@ -168,7 +168,7 @@ def gelu(xp: Any, x: Any, *, approximate: bool) -> Any:
 
     if not approximate or x.is_cuda or x.dtype.itemsize < 4:
         return torch.ops.aten.gelu(x, approximate="tanh" if approximate else "none")
-    # (1 + tanh u) / 2 is sigmoid(2 u), whose exponential is vectorised better on a CPU: all sweeps take half the time
+    # (1 + tanh u) / 2 is sigmoid(2 u), which is better vectorised on CPUs: it takes half the time
     return x.square().mul_(GELU_CUBIC).add_(GELU_LINEAR).mul_(x).sigmoid_().mul_(x)
 
 
@@ -223,7 +223,7 @@ def sparse_softmax_cross_entropy_grad(xp: Any, g: Any, logits: Any, labels: Any)
 
 
 def _trailing(x: Any, axis: Any) -> bool:
-    """Whether these are the last axes of x, which torch wants, and there is something to normalise."""
+    """Whether these are the trailing axes of x, as torch requires, and x is not empty."""
     return sorted(axis) == list(range(x.ndim - len(axis), x.ndim)) and 0 not in x.shape
 
 
@@ -246,7 +246,7 @@ def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
 
 
 def _statistics(x: Any, axes: int, eps: float) -> Any:
-    """x normalised along its last axes, its means, and one over its standard deviations."""
+    """x normalised along its trailing axes, the means, and the reciprocals of the standard deviations."""
     import torch
 
     return torch.native_layer_norm(x, x.shape[-axes:], None, None, eps)

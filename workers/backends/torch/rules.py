@@ -70,7 +70,7 @@ def rewrite(
 
 
 def layer_norm(works: TorchSteps, i: int) -> None:
-    """normalise(x) * gamma + beta with its gradients. Where more than that is read, the statistics alone are shared."""
+    """normalise(x) * gamma + beta and its gradients. If others read intermediate values, only statistics are shared."""
     work, (y,) = works.at[i], works.at[i].outputs
     shape, axes = works.types[y].shape, len(work.attrs["axis"])
     if sorted(work.attrs["axis"]) != list(range(len(shape) - axes, len(shape))) or 0 in shape:
@@ -125,12 +125,12 @@ def _affine(works: TorchSteps, i: int, grads: Sequence[int]) -> bool:
     return True
 
 
-#: The g, outputs and steps of gradients that nobody asked for.
+#: The g, outputs and steps if there are no gradients.
 _NONE: tuple[int, tuple[int, ...], tuple[int, ...]] = (-1, (), ())
 
 
 def _along(works: TorchSteps, work: TorchStep, x: int, shape: Shape) -> int | None:
-    """The other input of x * p or x + p, if it has this shape, with or without ones before it."""
+    """The other input of x * p or x + p, if it has this shape, with or without leading axes of size 1."""
     if len(work.inputs) != 2 or x not in work.inputs or works.types[x] != works.types[work.outputs[0]]:
         return None
     other = work.inputs[work.inputs[0] == x]
@@ -140,7 +140,7 @@ def _along(works: TorchSteps, work: TorchStep, x: int, shape: Shape) -> int | No
 
 
 class _NormBack(NamedTuple):
-    """The gradients of x and, as far as wanted, of gamma and beta."""
+    """The gradients of x and, if `wanted`, of gamma and beta."""
 
     g: int
     outputs: tuple[int, ...]
@@ -193,7 +193,7 @@ def biased(works: TorchSteps, i: int, kind: str) -> None:
 
 
 def gelu(works: TorchSteps, i: int) -> None:
-    """By the formula with tanh: the slope is made with the value, of what both need."""
+    """With the tanh formula: computes the derivative together with the value, which share most of the work."""
     value, (x,) = works.at[i], works.at[i].inputs
     grads = [j for j in works.users(x, "GeluGrad") if works.at[j].inputs[1] == x and works.at[j].attrs == value.attrs]
     if not grads or min(grads) < i or not value.attrs["approximate"] or works.types[x].dtype.name not in _FLOATS:
@@ -205,7 +205,7 @@ def gelu(works: TorchSteps, i: int) -> None:
 
 
 def cross_entropy(works: TorchSteps, i: int) -> None:
-    """The loss and its gradient read the same log-softmax."""
+    """The loss and its gradient share the log-softmax."""
     loss, kind = works.at[i], "SparseSoftmaxCrossEntropyWithLogitsGrad"
     grads = [j for j in works.users(loss.inputs[0], kind) if works.at[j].inputs[1:] == loss.inputs]
     if len(grads) != 1 or grads[0] < i or works.types[loss.inputs[0]].dtype.name not in _FLOATS:

@@ -1,8 +1,7 @@
-"""A task's steps as torch is to run them: groups of steps that it has one kernel for become one piece of work, and
-results are written over inputs that nobody reads again.
+"""The steps of a task as torch runs them: groups of steps with a common kernel become one step, and results overwrite
+inputs that are not read again.
 
-Pure functions on lists; torch itself is not imported. The groups are described in rules.py, what computes them is
-in fused.py.
+Pure functions on lists; torch is not imported. The groups are in rules.py and attention.py, their kernels in fused.py.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class TorchStep(NamedTuple):
-    """One call: an op type or one of fused.py, what it reads and makes by value id."""
+    """One call: an op type, or one of fused.py, with the ids of its inputs and outputs."""
 
     type: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     attrs: Mapping[str, Any]
-    #: Whose work it is: what errors name.
+    #: The step that errors name.
     step: Step
-    #: Which input the result is written over.
+    #: Index of the input that the result overwrites.
     over: int | None = None
 
 
 class TorchSteps:
-    """The work of a task by place, in order, with indices to find groups by.
+    """The steps of a task by position, with indexes to search for groups.
 
     Args:
-        steps: of a task, without constants and with fused groups laid out.
+        steps: of a task, without constants and with fused groups flattened.
         types: of all values of the program.
-        constants: the values that are known.
-        kept: the values that must be left alone: what comes in, what goes out.
+        constants: the arrays of constant values.
+        kept: the inputs and outputs of the task, which must not be removed or overwritten.
     """
 
     def __init__(
@@ -60,20 +59,20 @@ class TorchSteps:
             self._used.setdefault(v, []).append(i)
 
     def of(self, *types: str) -> Iterator[int]:
-        """The places of work of these types, as they are now."""
+        """The positions of the steps of these types at this moment."""
         yield from [i for i, work in self.at.items() if work.type in types]
 
     def maker(self, v: int, op_type: str) -> int | None:
-        """The place of the work that makes a value, if it is of this type."""
+        """The position of the step that makes a value, if it has this type."""
         i = self._made.get(v)
         return i if i is not None and self.at[i].type == op_type else None
 
     def users(self, v: int, *types: str) -> list[int]:
-        """The places of the work that reads a value, all of it or that of some types."""
+        """The positions of the steps that read a value: all of them, or those of some types."""
         return [i for i in self._used.get(v, ()) if not types or self.at[i].type in types]
 
     def user(self, v: int, *types: str) -> int | None:
-        """The place of the one work of these types that reads a value."""
+        """The position of the only step of these types that reads a value; None if there are several."""
         found = self.users(v, *types)
         return found[0] if len(found) == 1 else None
 
@@ -90,14 +89,14 @@ class TorchSteps:
         return self._next - 1
 
     def closed(self, group: Collection[int], inputs: Collection[int], outputs: Collection[int]) -> bool:
-        """Whether all that a group makes, but for these outputs, is read inside of it alone, and is none of the inputs
-        that it will have as one."""
+        """Whether the values that a group makes, except these outputs, are read only inside it, and are not among the
+        inputs of the step that will replace it."""
         inner = [v for i in group for v in self.at[i].outputs if v not in outputs]
         alone = [all(i in group for i in self._used.get(v, ())) for v in inner]
         return all(alone) and not any(v in self.kept or v in inputs for v in inner)
 
     def replace(self, gone: Iterable[int], at: int, work: TorchStep) -> None:
-        """TorchStep at a place, instead of that at the places `gone`."""
+        """Put a step at position `at`, and remove the steps at `gone`."""
         for i in dict.fromkeys((*gone, at)):
             if i in self.at:
                 old = self.at[i] if i == at else self.at.pop(i)
@@ -108,14 +107,14 @@ class TorchSteps:
         self._use(at, work)
 
 
-# -- writing over what is dead -----------------------------------------------------------------------------------
+# -- overwriting dead values ------------------------------------------------------------------------------------
 
-#: Kinds of ops whose results always have memory of their own.
+#: Kinds of ops whose results never share memory with inputs.
 _FRESH = frozenset((Kind.ROWWISE, Kind.CONVOLUTION))
 
 
 def _is_fresh(work: TorchStep) -> bool:
-    """Whether the result has memory of its own. If not, it may see that of any input: so may a generic kernel's."""
+    """Whether the result shares no memory with inputs. The result of a generic kernel may share that of any input."""
     kind = kind_of(work.type)
     if kind is Kind.ELEMENTWISE:
         return work.type in KERNELS_OF["torch"] and not (work.type == "AddN" and len(work.inputs) == 1)
@@ -127,13 +126,13 @@ def _is_fresh(work: TorchStep) -> bool:
 
 
 def _is_elementwise(work: TorchStep) -> bool:
-    """Whether it can be computed into any tensor of the result's type, also into one that it reads. A sum of more than
-    two is computed in turns, and reads its inputs after it has begun to write."""
+    """Whether it can be computed into any tensor of the result's type, including its inputs. A sum of more than two
+    terms cannot: it reads inputs after it has begun to write."""
     return work.type in OVER and (work.type != "AddN" or len(work.inputs) == 2)
 
 
 def write_over(works: Sequence[TorchStep], types: Sequence[Spec], kept: Collection[int]) -> list[TorchStep]:
-    """The same work, where elementwise results take the place of an input of their type that dies with it."""
+    """The same steps, in which elementwise results overwrite an input of the same type that is not read again."""
     memory = _memories(works)
     fresh = {v for work in works if _is_fresh(work) for v in work.outputs if v < len(types)}
     last = {memory(v): i for i, work in enumerate(works) for v in (*work.inputs, *work.outputs)}
@@ -153,7 +152,7 @@ def write_over(works: Sequence[TorchStep], types: Sequence[Spec], kept: Collecti
 
 
 def _memories(works: Sequence[TorchStep]) -> Callable[[int], int]:
-    """What names the memory of a value: values that may see the same have the same name."""
+    """A function from a value to a name of its memory. Values that may share memory have the same name."""
     above: dict[int, int] = {}
 
     def name(v: int) -> int:
