@@ -64,16 +64,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
 
 
 #: Tests that share a cluster, of their process or started by it.
-SHARING = {"tests/on_ray/": "ray", "tests/test_pages.py": "ray", "tests/faults/": "faults"}
+SHARING = {"tests/on_ray/": "ray", "tests/project/test_pages.py": "ray", "tests/faults/": "faults"}
 #: Files whose tests share what takes seconds to make: a cluster of their own, an installed wheel, a site, a browser.
 APART = (
     "tests/on_ray/jobs/test_jobs.py",
     "tests/on_ray/jobs/test_local_cluster.py",
     "tests/report/test_browser.py",
     "tests/cli/test_cli_demo.py",
-    "tests/test_docs.py",
-    "tests/test_examples.py",
-    "tests/test_wheel.py",
+    "tests/project/test_docs.py",
+    "tests/project/test_examples.py",
+    "tests/project/test_wheel.py",
 )
 
 

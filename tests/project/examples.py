@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 #: What `main` of each example is given.
 SMALL: dict[str, dict[str, Any]] = {

@@ -25,7 +25,7 @@ from distgrad.cli import app
 from distgrad.cli.loading import load_file
 from distgrad.scheduler.cluster import Cluster, Machine, Worker, on_ray
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = ["README.md", "cluster-configs/README.md", *sorted(str(p.relative_to(ROOT)) for p in ROOT.glob("docs/**/*.md"))]
 #: Commands that are run, if all of their arguments are here: the others need a cluster, or a minute.
 HARMLESS = {"run", "plan", "report"}

@@ -17,7 +17,7 @@ import pytest
 from packaging.requirements import Requirement  # pytest brings it
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "distgrad", "scheduler", "workers")
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import distgrad as dg
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 #: The public names that the documentation promises.
 API = [

@@ -12,9 +12,9 @@ import pytest
 from distgrad.run import planner
 from distgrad.scheduler.cluster import ENGINES
 
-from .run.test_options import OneMore
+from ..run.test_options import OneMore
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 LAYERS, SCHEDULER = [each["layers"] for each in PROJECT["tool"]["importlinter"]["contracts"] if "layers" in each]

@@ -22,7 +22,7 @@ import distgrad as dg
 
 from .test_package import modules
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import distgrad
 from distgrad.registry import OPS, Kind
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 #: Where a list of names is right, with its reason.
 ALLOWED = {
