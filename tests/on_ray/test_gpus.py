@@ -32,10 +32,11 @@ def test_asking_for_a_gpu_where_there_is_none_says_what_there_is(ray_session: dg
 
 def test_a_task_knows_its_objects_by_the_names_that_the_driver_has_for_them(ray_session: dg.Session) -> None:
     def name_two() -> tuple[bytes, bytes, list[str]]:
+        from distgrad.workers.backends import backend
         from distgrad.workers.on_ray import resident
 
         for number in (0, 1):
-            resident.keep_made(number, [np.zeros(1)])
+            resident.keep_made(backend("numpy"), number, [np.zeros(1)])
         return b"", b"", [key for key, _ in list(resident._kept)[-2:]]
 
     *made, names = ray.remote(num_returns=3)(name_two).remote()

@@ -37,7 +37,8 @@ def main() -> None:
     with dg.Session("ray", workers=2, gpus=1, timeout=120) as session:
         losses = [on_gpu(X) for _ in range(4)]
         assert "1 task on gpu" in session.plan_call(on_gpu.body(X)).explain()
-        there = ray.get(ray.remote(num_gpus=1)(kept).remote())
+        env: Any = session._planner.link.bits.env  # type: ignore[union-attr]  # that of the worker that ran the task
+        there = ray.get(ray.remote(num_gpus=1, runtime_env={"env_vars": dict(env)})(kept).remote())
         assert (w._value.stored.ref.hex(), 0) in there, "the weights do not stay on the device"  # type: ignore[union-attr]
     found = w.numpy()
     w.assign(start)
