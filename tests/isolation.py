@@ -46,7 +46,7 @@ LONGEST = 14
 WATCHED_AT_HOME = (".cache/distgrad", ".ray")
 WATCHED_HERE = ("distgrad-demo", "report.html", "trace.json", "plan.html")
 #: How long processes that tests left behind may take to end by themselves.
-PATIENCE = 2.0
+EXIT_SECONDS = 2.0
 
 State = Mapping[str, tuple[int, int]]
 
@@ -192,7 +192,7 @@ def _remove(folder: Path, owner: int) -> None:
     """End what tests left behind, and remove the folder of the session."""
     if os.getpid() != owner:  # a fork
         return
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + EXIT_SECONDS
     while (left := list(processes(folder))) and time.monotonic() < ends:
         time.sleep(0.1)
     for pid in left:

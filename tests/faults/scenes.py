@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,33 +74,6 @@ def workers_die(kills: int, seconds: float) -> Outcome:
 
 
 # -- nodes -------------------------------------------------------------------------------------------------------
-
-
-def spare_takes_over() -> tuple[set[int], set[int]]:
-    """The processes that a session has to spare, and those that ran a step in which all other workers died."""
-    from .cluster import processes
-
-    def workers() -> set[int]:
-        return {pid for pid, name in processes() if name in ("ray::run_task", "ray::IDLE")}
-
-    with session(attempts=20) as s:
-        training, link, used = Training(), s._planner.link, set[int]()
-        assert link is not None
-        for i in range(8):
-            training.step(i)
-            assert link.last is not None
-            used |= {token.pid for token in link.last.tokens.values()}
-        link.spares.replace()
-        ends = time.monotonic() + 30
-        while not workers() - used and time.monotonic() < ends:
-            time.sleep(0.05)
-        time.sleep(3)  # longer than Ray by itself keeps a process that nobody needs
-        spares = workers() - used
-        for pid in used:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        training.step(8)
-        return spares, {token.pid for token in link.last.tokens.values()}
 
 
 def node_dies(before: int, after: int, copied: bool) -> Outcome:

@@ -67,9 +67,6 @@ def test_what_the_driver_uses_does_not_grow_with_the_steps(session: dg.Session) 
         for _ in range(steps):
             step(rng.normal(size=(64, 160)))
 
-    link = session._planner.link
-    assert link is not None
-    link.spares.replace()  # as it is done once, when a session has lasted for a while: it imports what asks a raylet
     run(WARM)
     before = used()
     run(STEPS)

@@ -31,7 +31,6 @@ from distgrad.workers.on_ray.connect.opening import hush, open_ray
 from distgrad.workers.on_ray.objects import LOST
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import forget
-from distgrad.workers.on_ray.spares import Spares
 from distgrad.workers.on_ray.values import Stored, Value
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -100,7 +99,6 @@ class Link:
             #: The kernels that workers run, and the nodes that get no tasks: see `agree`.
             self.bits = agreement.NONE
             self._seen = {node.id for node in self.nodes}
-            self.spares = Spares(self)
         except BaseException:
             self.close()
             raise

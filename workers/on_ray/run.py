@@ -69,7 +69,6 @@ class Run:
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
         self._ends = ends
-        engine.link.spares.start_if_due()
         #: Tasks whose last attempt found the store full; whether this poll has already waited for space.
         self._full: set[int] = set()
         self._waited = False
@@ -136,7 +135,6 @@ class Run:
                 token = self._token_of.pop(command.task)
                 del self._tokens[token]
                 self._cancel([token])
-                self._engine.link.spares.replace()
 
     def _submit(self, k: int) -> None:
         remote, holder, key, stays, packs = self._engine.calls[k]
@@ -280,7 +278,6 @@ class Run:
             self._make_room(k)
         else:
             self._full.discard(k)
-            self._engine.link.spares.replace()
             self._hush(k)
             if self._engine.link.exclude_unfit_nodes(self._ends):
                 check_places([self._plan.tasks[k]], self._engine.link, self._ends)

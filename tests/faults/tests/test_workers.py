@@ -30,8 +30,3 @@ def test_each_killed_worker_costs_the_one_task_that_it_ran(outcome: Any) -> None
 def test_what_ran_again_is_reported_with_its_reason(outcome: Any) -> None:
     assert len(outcome.faults.reasons) >= outcome.faults.recomputed
     assert "The worker died unexpectedly" in outcome.faults.reasons[0]
-
-
-def test_a_spare_takes_over_where_workers_die(play: Callable[..., Any]) -> None:
-    spares, ran = play(scenes.spare_takes_over)
-    assert spares & ran

@@ -149,10 +149,11 @@ def _are_scores(steps: TorchSteps, v: int, depth: int = _MASKS) -> bool:
 
 
 def _scaled_at(steps: TorchSteps, v: int) -> tuple[int, int, float] | None:
-    for op_type in ("Mul", "Div"):
-        if (i := steps.maker(v, op_type)) is not None and (found := _scaled(steps, steps.at[i])) is not None:
-            return i, *found
-    return None
+    i = steps.maker(v, "Mul")
+    if i is None:
+        i = steps.maker(v, "Div")
+    found = None if i is None else _scaled(steps, steps.at[i])
+    return None if i is None or found is None else (i, *found)
 
 
 def _scaled(steps: TorchSteps, step: TorchStep) -> tuple[int, float] | None:
