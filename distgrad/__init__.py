@@ -7,7 +7,7 @@ Run: call a function, on shards of a batch with `data_parallel`, or `Session().r
 threads, memory and more. `function.plan(...)` and `Session.plan` return the `Plan` without running anything.
 `Session("ray")` runs on a Ray cluster; a `Handle` is a value that stays there.
 Errors: `BudgetError` and `DeviceError` refuse a run before it begins; `NumericsError` reports a NaN or Inf,
-`TaskFailed` a task that failed on every retry, `ClusterLost` a cluster that has ended or does not answer.
+`TaskFailed` a task that failed on all attempts, `ClusterLost` a cluster that has ended or does not answer.
 Save: `Checkpoints`, `save_checkpoint`, `restore_checkpoint`, `from_checkpoint`; `load_tensor` reads a file in a run.
 """
 

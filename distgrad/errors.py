@@ -87,7 +87,7 @@ class BudgetError(MemoryError):
     >>> with dg.Session(memory="1 MiB"):
     ...     outer(numpy.ones(1000))
     Traceback (most recent call last):
-    distgrad.errors.BudgetError: the run would need 7.6 MiB at its peak, and may use 1.0 MiB. ...
+    distgrad.errors.BudgetError: the run would need 7.6 MiB at its peak, but may use only 1.0 MiB. ...
     """
 
 
@@ -104,8 +104,8 @@ class DeviceError(ValueError):
 
 
 class TaskFailed(RuntimeError):
-    """On a cluster: a task failed on every retry, because its process or node died each time. Errors of user code are
-    raised unchanged and are not retried.
+    """On a cluster: a task failed on all of its attempts, because its process or node died or hung each time. Errors of
+    user code are raised unchanged and are not retried.
 
     >>> import distgrad as dg
     >>> issubclass(dg.TaskFailed, RuntimeError)
@@ -124,8 +124,8 @@ class StoreFull(TaskFailed):
 
 
 class FingerprintError(RuntimeError):
-    """On a cluster: no node can produce the same bits as the others, because package versions differ, or CPUs and
-    settings do not allow the same kernels. `Session("ray", bits="any")` runs without that guarantee.
+    """On a cluster: no node can compute the bits that the session promises, because package versions differ, or CPUs
+    and settings do not allow the same kernels. `Session("ray", bits="any")` runs without that guarantee.
 
     >>> import distgrad as dg
     >>> issubclass(dg.FingerprintError, RuntimeError)
@@ -163,7 +163,7 @@ class NumericsError(FloatingPointError):
     >>> with dg.Session(check_numerics=True):
     ...     root(numpy.array([4.0, -4.0]))
     Traceback (most recent call last):
-    distgrad.errors.NumericsError: op 'Sqrt' (type Sqrt, ...) made NaN in 1 of 2 elements, first at [1]. Its inputs: ...
+    distgrad.errors.NumericsError: op 'Sqrt' (type Sqrt, ...) produced NaN in 1 of 2 elements, first at [1]. ...
     """
 
 

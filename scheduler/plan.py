@@ -83,7 +83,7 @@ class Options:
 
     #: Target seconds per task; None chooses by simulating candidates.
     granularity: float | None = None
-    #: None means all cpus of the smallest worker. Changes the bits of results, because it changes BLAS threads.
+    #: None means all cpus of the smallest worker. May change bits: large products are split into this many pieces.
     cpus_per_task: int | None = None
     #: Bytes that a run may allocate on one worker; None means the memory of the worker.
     memory: int | None = None

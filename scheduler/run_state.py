@@ -200,7 +200,7 @@ class RunState:
         if missing:
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             return f"task{'s' * (len(missing) > 1)} {', '.join(map(str, missing[:3]))}{more}"
-        return f"one of {self._flying} in flight to end" if late else "a worker to run it to its end"
+        return f"one of {self._flying} in flight to end" if late else "a worker to finish it"
 
     # -- what follows from them ------------------------------------------------------------------------------------
 

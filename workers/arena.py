@@ -15,7 +15,7 @@ import numpy as np
 
 #: Alignment of values in bytes: a cache line.
 ALIGN = 64
-#: By default, malloc returns larger freed arrays to the system. In bytes.
+#: Bytes of the largest freed arrays that malloc keeps by default. It returns larger ones to the system.
 MODERATE = 8 << 20
 #: The options M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3

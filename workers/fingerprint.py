@@ -1,6 +1,6 @@
 """The fingerprint of a process: everything, besides the plan, that the bits of its results depend on. Knows no Ray.
 
-It has the versions of packages, the kernels that libraries report to use, and for libraries that report none digests of
+It has the versions of packages, the kernels that libraries report, and for libraries that report none, digests of
 results: of the C library's functions, of NumPy's loops and of products (see `probes`). NaN payloads are not covered.
 """
 

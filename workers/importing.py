@@ -14,7 +14,7 @@ def explain_import(e: BaseException) -> str:
     if missing == "ray":
         return "Ray is not installed: pip install 'ray[default]'"
     if shadow := _shadow():
-        return f"Ray cannot be imported ({told}), because {shadow} takes its name: rename that file or folder"
+        return f"Ray cannot be imported ({told}), because {shadow} shadows it: rename that file or folder"
     if missing.startswith("ray."):
         return f"Ray is installed, but lacks {missing!r} ({told}): pip install --upgrade 'ray[default]'"
     if missing:

@@ -51,9 +51,9 @@ def check(
     names: Sequence[str],
     ops: Mapping[str, OpDef] | None = None,
 ) -> None:
-    """Raise NumericsError, which names the op to blame, if an op of a run made NaN or Inf of these feeds and variables,
-    or if one of them has NaN. `made` are the results, `names` those of the feeds, and `ops` the users' ops as they were
-    when the program was compiled."""
+    """Raise NumericsError, which names the op to blame, if an op of a run made NaN or Inf from these feeds and
+    variables, or if one of them has NaN. `made` are the results, `names` those of the feeds, and `ops` the users' ops
+    as they were when the program was compiled."""
     kinds = [worst(x) for x in made]
     if not any(kinds):
         return
@@ -64,7 +64,7 @@ def check(
         raise NumericsError(replay.texts[min(blamed)])
     if any(kind > replay.kinds[v] for v, kind in zip(program.wanted, kinds, strict=True)):
         raise NumericsError(
-            f"the run made {_NAMES[max(kinds)]}, but not when it was run once more, op by op, with the plain kernels: "
+            f"the run produced {_NAMES[max(kinds)]}, but not when it was repeated op by op with the plain kernels: "
             f"they differ in the last bits, or in what overflows"
         )
 
@@ -104,7 +104,7 @@ class _Replay:
         self._values[v] = x
         self.kinds[v] = worst(x)
         if self.kinds[v] == NAN:
-            self._begin(v, f"{name} came in with NaN{_where(np.isnan(x))}")
+            self._begin(v, f"{name} contains NaN{_where(np.isnan(x))}")
 
     def _begin(self, v: int, text: str) -> None:
         self.began[v] = len(self.texts)
@@ -137,7 +137,7 @@ def blame(place: str, kind: int, made: Array, inputs: Sequence[Array]) -> str:
     """The error text for an op that made these results from these inputs."""
     bad = np.isnan(made) if kind == NAN else ~np.isfinite(made)
     ranges = ", ".join(f"{Spec(x.shape, x.dtype)}{_range(x)}" for x in inputs)
-    return f"{place} made {_NAMES[kind]}{_where(bad)}. Its inputs: {ranges}"
+    return f"{place} produced {_NAMES[kind]}{_where(bad)}. Its inputs: {ranges}"
 
 
 def _written(attrs: Mapping[str, Any]) -> int:

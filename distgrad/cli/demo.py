@@ -80,7 +80,7 @@ def _prepared(folder: Path) -> Path:
 
 
 def _calibrate() -> None:
-    """Measure this machine unless its rates are cached. If they cannot be cached, use those of a common server."""
+    """Measure this machine unless its rates are cached. If they cannot be cached, use those of a typical server."""
     from distgrad.workers.tools import calibrate
 
     if not calibrate.cache_file().exists():

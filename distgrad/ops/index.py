@@ -65,7 +65,7 @@ def getitem(x: Any, key: Any, name: str | None = None) -> Tensor:
 
 
 def scatter(values: Any, key: Any, shape: Any, name: str | None = None) -> Tensor:
-    """Zeros of this shape with values added at [key]; duplicate positions add up. The inverse of `getitem`.
+    """Zeros of this shape with values added at [key]; duplicate positions add up. The transpose of `getitem`.
 
     >>> scatter([1, 2, 3], ([0, 2, 0],), 4)
     array([4, 0, 2, 0])

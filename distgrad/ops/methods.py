@@ -117,11 +117,11 @@ PROPERTIES: dict[str, Method] = {
 VALUES = ("item", "tolist", "__float__", "__int__", "__index__", "__complex__")
 #: Methods that modify an array, and their alternatives.
 WRITES = {
-    "sort": "distgrad.sort(x) gives a sorted one",
-    "partition": "distgrad.sort(x) gives a sorted one",
-    "fill": "distgrad.full(x.shape, value) gives a filled one",
-    "put": "distgrad.scatter_add(x, indices, updates) or where(condition, x, y) gives a new one",
-    "resize": "x.reshape(shape) gives one of another shape",
+    "sort": "distgrad.sort(x) returns a sorted tensor",
+    "partition": "distgrad.sort(x) returns a sorted tensor",
+    "fill": "distgrad.full(x.shape, value) returns a filled tensor",
+    "put": "distgrad.scatter_add(x, indices, updates) or where(condition, x, y) returns a new tensor",
+    "resize": "x.reshape(shape) returns a tensor of another shape",
     "__setitem__": "distgrad.scatter_add(x, indices, updates) adds to rows, where(condition, x, y) replaces by value",
 }
 

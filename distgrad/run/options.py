@@ -191,8 +191,8 @@ class SessionOptions:
         None, Kind(_cpus, int, "N"),
         """number of threads of one task. The local default is `threads`; with fewer, independent tasks run in
         parallel. The default on Ray is 1, and each worker gets this number of CPUs. Large matrix products are split
-        into this number of pieces, which may change their last bits; of all options only this one and `backend`
-        can.""",
+        into this number of pieces, which may change their last bits; of the other options only `backend` and
+        `bits="any"` can.""",
         cli=True,
     )
     memory: int | str | None = option(
@@ -249,7 +249,8 @@ class SessionOptions:
     )
     attempts: int | None = option(
         None, COUNT,
-        "maximum number of attempts for a task if its worker or node dies, or if its results do not fit into memory.",
+        """maximum number of attempts for a task if its worker or node dies or hangs, or if the object store has no room
+        for its results.""",
         engine="ray",
     )
     task_timeout: float | None = option(

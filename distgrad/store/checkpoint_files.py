@@ -274,7 +274,7 @@ def _checked(file: TensorFile, name: str, entry: Entry) -> Array:
     found = file.spec(name)
     if found != entry.spec:
         raise CheckpointError(
-            f"{file.path!r} has {found} under the name {name!r}, where the checkpoint's index says {entry.spec}: "
+            f"{file.path!r} has {found} under the name {name!r}, but the checkpoint's index says {entry.spec}: "
             f"one of them is damaged. {_REMEDY}"
         )
     x = file.read(name)

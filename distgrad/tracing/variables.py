@@ -1,7 +1,7 @@
 """Variables: named state that graphs read and assign.
 
 A variable holds its value. A graph refers to it by one handle tensor, reads it with ReadVariable ops and changes it
-with Assign ops. Reads and assigns of a variable run in the order in which they were built.
+with Assign ops. Of the ops that run, reads and assigns of a variable run in the order in which they were built.
 """
 
 from __future__ import annotations

@@ -167,7 +167,7 @@ def refusal(program: Program, predicted: int, budget: int, top: Sequence[Live]) 
     """The text of a BudgetError: cause, place, remedy."""
     names = "; ".join(named(program, top))
     return (
-        f"the run would need {bytes_text(predicted)} at its peak, and may use {bytes_text(budget)}. "
+        f"the run would need {bytes_text(predicted)} at its peak, but may use only {bytes_text(budget)}. "
         f"The largest tensors at that point: {names or 'none'}. What would help: {', '.join(_remedies(program, top))}."
     )
 

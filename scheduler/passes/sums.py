@@ -109,8 +109,7 @@ def trees(program: Program, fan_in: int = 4) -> Program:
     """Split sums of many or large terms into trees of sums of at most `fan_in` terms.
 
     The shape of a tree depends only on the order of the terms: neighbours are added first, then neighbouring sums. Each
-    partial sum is placed right after its last term, so that terms are released early. This is the only pass that
-    changes the order of additions.
+    partial sum is placed right after its last term, so that terms are released early.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower

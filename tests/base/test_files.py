@@ -164,7 +164,7 @@ def test_a_calibration_that_finds_no_room_names_its_file_and_the_remedy(
     calibrate.cache_file().symlink_to(FULL)
     made = CliRunner().invoke(app, ["calibrate", "--force"])
     assert (made.exit_code, made.stdout) == (1, "")
-    told = f"error: the calibration cannot be kept in {calibrate.cache_file()}: No space left on device. "
+    told = f"error: the calibration cannot be saved in {calibrate.cache_file()}: No space left on device. "
     assert made.stderr.splitlines()[-1].startswith(f"{told}Set DISTGRAD_CACHE")
 
 

@@ -61,7 +61,7 @@ def test_a_folder_that_cannot_be_written_is_a_failure_told_in_one_line(
     monkeypatch.setenv("DISTGRAD_CACHE", str(tmp_path / "file"))
     made = run("calibrate", "--force")
     assert (made.exit_code, made.stdout, made.stderr.count("\n")) == (1, "", 1)
-    assert made.stderr.startswith("error: the calibration cannot be kept in ")
+    assert made.stderr.startswith("error: the calibration cannot be saved in ")
 
 
 def test_without_a_command_there_is_help() -> None:

@@ -354,7 +354,7 @@ def test_an_error_of_a_function_that_a_kernel_calls_names_both_ops() -> None:
 
 def test_a_kernel_that_breaks_its_shape_rule_is_found() -> None:
     y = make(LIAR, (f32([1.0, 2.0]),))
-    with pytest.raises(TypeError, match=r"kernel of TestLiar made \(f64\[3\]\) where its shape rule says \(f32\[2\]\)"):
+    with pytest.raises(TypeError, match=r"of TestLiar returned \(f64\[3\]\), but its shape rule says \(f32\[2\]\)"):
         run(y)
 
 

@@ -185,7 +185,7 @@ def test_what_needs_more_memory_than_allowed_is_refused_before_anything_runs() -
         f(x)
     assert ran == []
     text = str(info.value)
-    assert re.match(r"the run would need 1\d\.\d MiB at its peak, and may use 10.0 MiB. The largest tensors at", text)
+    assert re.match(r"the run would need 1\d\.\d MiB at its peak, but may use only 10.0 MiB. The largest tensors", text)
     assert text.count("f64[1000,1000], 7.6 MiB") == 2
     assert "test_session_options.py:" in text
     assert "What would help: a smaller batch, " in text
@@ -241,9 +241,9 @@ def test_a_run_that_takes_too_long_is_given_up_and_says_where_it_was(options: An
     with dg.Session(timeout=0.05, **options), pytest.raises(TimeoutError) as info:
         f(X)
     lines = str(info.value).splitlines()
-    assert lines[0] == "the run was given up after its timeout of 0.05 s. It was waiting for:"
+    assert lines[0] == "the run was stopped after its timeout of 0.05 s. It was waiting for:"
     assert any(" steps: at op 'stuck' (type TestOptionsHang, at test_session_options.py:" in line for line in lines)
-    assert lines[-1].startswith("Variables are as they were. Increase Session(timeout=)")
+    assert lines[-1].startswith("Variables are unchanged. Increase Session(timeout=)")
     assert v.numpy() == 1.0
     with dg.Session(timeout=60, **options):  # while the kernel still hangs
         g(X)
@@ -264,7 +264,7 @@ def test_a_task_that_was_given_up_stops_before_its_next_step(gate: threading.Eve
         return x + 0
 
     f = dg.function(lambda x: record(hang(record(x))))
-    with dg.Session(timeout=0.05), pytest.raises(TimeoutError, match="given up"):
+    with dg.Session(timeout=0.05), pytest.raises(TimeoutError, match="was stopped after its timeout"):
         f(np.ones(2))
     gate.set()
     threads[0].join(60)
@@ -444,8 +444,8 @@ except ImportError as e:
         ({}, ["ray"], r"^Session: Ray is not installed: pip install 'ray\[default\]'$"),
         ({}, ["yaml"], r"^Session: Ray is installed, but cannot be imported without 'yaml' \(ModuleNotFoundError: "),
         ({}, ["ray._raylet"], r"^Session: Ray is installed, but lacks 'ray._raylet' \(ModuleNotFoundError: "),
-        ({"ray.py": ""}, [], r"^Session: Ray cannot be imported \(.*\), because .*ray\.py takes its name: rename"),
-        ({"ray.py": "1 / 0"}, [], r"^Session: Ray cannot be imported \(ZeroDivisionError: .*ray\.py takes its name"),
+        ({"ray.py": ""}, [], r"^Session: Ray cannot be imported \(.*\), because .*ray\.py shadows it: rename"),
+        ({"ray.py": "1 / 0"}, [], r"^Session: Ray cannot be imported \(ZeroDivisionError: .*ray\.py shadows it"),
         ({"yaml.py": "raise OSError('libyaml')"}, [], r"but importing it failed \(OSError: libyaml\): `.*import ray'`"),
     ],
 )

@@ -183,7 +183,7 @@ def wide() -> Program:
 
 
 def test_a_budget_that_cannot_be_met_is_refused_before_anything_runs() -> None:
-    with pytest.raises(BudgetError, match=r"would need 470.5 KiB at its peak, and may use 97.7 KiB"):
+    with pytest.raises(BudgetError, match=r"would need 470.5 KiB at its peak, but may use only 97.7 KiB"):
         partition(wide(), local_cluster(1, 1 << 30), Options(memory=100_000))
 
 
@@ -224,7 +224,7 @@ def test_a_budget_that_is_met_is_no_error() -> None:
 
 
 def test_a_task_that_fits_no_worker_is_refused_too() -> None:
-    with pytest.raises(BudgetError, match=r"may use 195.3 KiB"):
+    with pytest.raises(BudgetError, match=r"may use only 195.3 KiB"):
         partition(wide(), local_cluster(1, 200_000))
 
 

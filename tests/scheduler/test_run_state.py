@@ -305,7 +305,7 @@ def test_a_run_can_tell_what_it_waits_for() -> None:
     """0 -> 1 -> 2, and 3 beside them"""
     plan = drawn(4, [(0, (1,), False), (1, (2,), False), (2, (), True), (3, (), True)])
     assert started(plan, in_flight=2).waiting() == [
-        (0, "a worker to run it to its end"),
+        (0, "a worker to finish it"),
         (1, "task 0"),
         (3, "one of 2 in flight to end"),
         (2, "task 1"),

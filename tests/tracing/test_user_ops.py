@@ -158,7 +158,7 @@ def test_a_result_of_another_type_than_on_zeros_is_found_when_it_runs() -> None:
     with dg.Graph():
         y = build(dg.constant([1.0, 0.0, 2.0]))
     with pytest.raises(
-        TypeError, match=r"kernel of MyNonzero made \(i64\[2\]\) where its shape rule says \(i64\[0\]\)"
+        TypeError, match=r"kernel of MyNonzero returned \(i64\[2\]\), but its shape rule says \(i64\[0\]\)"
     ):
         run(y)
 

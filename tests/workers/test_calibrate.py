@@ -140,7 +140,7 @@ def test_threads_that_there_are_not_are_refused(threads: int) -> None:
 def test_a_folder_that_cannot_be_written_is_told_before_measuring(folder: Path) -> None:
     folder.write_text("a file, not a folder")
     said: list[str] = []
-    with pytest.raises(OSError, match=r"cannot be kept in .* Set DISTGRAD_CACHE to a writable folder"):
+    with pytest.raises(OSError, match=r"cannot be saved in .* Set DISTGRAD_CACHE to a writable folder"):
         calibrate.calibrate(progress=said.append)
     assert said == []
 

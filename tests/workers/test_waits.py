@@ -105,7 +105,7 @@ def test_nothing_is_called_while_the_raylet_is_stopped() -> None:
 
 def test_a_timeout_says_whether_the_cluster_answers() -> None:
     servers, over = Servers(), threading.Event()
-    with pytest.raises(TimeoutError, match=r"^reading was given up after the session's timeout of 0\.3 s, though the"):
+    with pytest.raises(TimeoutError, match=r"^reading was stopped after the session's timeout of 0\.3 s, though the"):
         waits.ServerMonitor(servers).answered(over.wait, what="reading", timeout=0.3)
     assert servers.lost is None
     servers.stop = "the server (process 7) is stopped"

@@ -40,7 +40,7 @@ class Extras:
         return self.from_numpy
 
     def to_numpy(self, x: Any) -> Array:
-        """A NumPy array that may share memory with x; read-only."""
+        """A NumPy array that may share memory with x, so it must not be modified."""
         return np.asarray(x)
 
     def hand_out(self, xs: Sequence[Any]) -> list[Array]:

@@ -1,7 +1,7 @@
 """Shared by convolutions on NumPy arrays: splitting into blocks, running them on threads, and scratch memory.
 
-A block is some images, or some rows of one image, whose copies stay in the cache. Blocks are cut by shapes alone and
-what they add up is added in their order, so neither the number of threads nor their order changes a bit.
+A block is some images, or some rows of one image, and its copies stay in the cache. The blocks depend on shapes alone,
+and their sums are added in order, so neither the number of threads nor their order changes any bit.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def total(extent: Extent, shape: Sequence[int], dtype: Any, make: Callable[[Bloc
 def cut(extent: Extent, sum_bytes: int = 0) -> list[Block]:
     """Blocks of whole images; if these are too few or too large, of rows of an image.
 
-    Blocks that make terms of a sum of `sum_bytes` are larger than that, or adding would cost more than multiplying.
+    Blocks that compute terms of a sum of `sum_bytes` are larger than that; otherwise adding would cost more than
+    multiplying.
     """
     images, rows = range(extent.images), range(extent.rows)
     work = len(images) * len(rows) * extent.row_bytes

@@ -1,7 +1,7 @@
 """Convolution of float32 and float64 NumPy arrays without groups: block by block, in reused scratch memory.
 
-Two ways. A block's windows are copied side by side, as in conv.py, and are then one matrix product: any window, strides
-and dilation. Windows of 3 x 3 at strides of 1 save products, see conv_winograd.py.
+Two algorithms. For any window, strides and dilation, the windows of a block are copied to a matrix (im2col), as in
+conv.py, and multiplied by the kernel. Windows of 3 x 3 with stride 1 can use fewer products: see conv_winograd.py.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def _spread(w: Array, g: Array, windows: Windows, out: Array) -> None:
 def _spread_block(taps: Array, g: Array, windows: Windows, out: Array, block: Block) -> None:
     """Windows that read rows of two blocks are computed for both.
 
-    The cells lie apart by what the stride leaves over, so that all that one tap adds lies side by side.
+    Cells are grouped by their position modulo the stride (their phase), so that each tap adds to contiguous cells.
     """
     (first, last), (a, b) = block
     n, ow, c = last - first, g.shape[2], out.shape[3]

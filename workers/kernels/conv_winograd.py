@@ -5,8 +5,9 @@ Every tile of 2 x 2 cells of the result reads 4 x 4 cells of the image. Along on
     y0 = d0 w0 + d1 w1 + d2 w2 = m0 + m1 + m2     m0 = (d0 - d2) w0     m1 = (d1 + d2) (w0 + w1 + w2) / 2
     y1 = d1 w0 + d2 w1 + d3 w2 = m1 - m2 + m3     m3 = (d3 - d1) w2     m2 = (d2 - d1) (w0 - w1 + w2) / 2
 
-and along two axes the same, one after the other. What multiplies are 16 matrix products over the channels. The gradient
-with respect to the taps is the transpose of all this. In float32 the error is that of the plain sum of products.
+and the same along both axes, one after the other. The multiplications are 16 matrix products over the channels. The
+gradient with respect to the taps is the transpose of all this. In float32 the error is that of the plain sum of
+products.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _BOTH = np.kron(_TAPS, _TAPS)
 def pays(out: Any, channels: int, made: int) -> bool:
     """Whether fewer products make up for the transforms of tiles.
 
-    As measured, putting a cell together costs as much as 75 products per channel, and taking one apart 35 more than to
-    copy its windows.
+    As measured, transforming a cell of the result costs as much as 75 products per channel, and transforming a cell of
+    the input 35 more than copying its windows.
     """
     (th, tw), (oh, ow) = _tiles(out), out
     return bool((9 * oh * ow - 16 * th * tw) * channels * made > 4 * th * tw * (35 * channels + 75 * made))

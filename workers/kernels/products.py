@@ -1,7 +1,7 @@
 """Matrix products of NumPy arrays, split into pieces for threads. Each piece is one BLAS call on one thread.
 
-BLAS could use threads itself. Its threads, though, wait for each other at full speed: on cores that others use too, or
-beside threads of our own, a product can take ten times as long.
+BLAS could use threads itself, but they wait for each other by spinning: on busy cores, or next to our own threads, a
+product can take ten times as long.
 """
 
 from __future__ import annotations

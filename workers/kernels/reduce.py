@@ -95,12 +95,12 @@ def argsort(xp: Any, x: Any, *, axis: int) -> Any:
 
 
 def _sortable(xp: Any, x: Any) -> Any:
-    """Sorted x with NaNs moved to the end, where sorting does not put those of bfloat16."""
+    """x as it can be sorted: 16-bit floats as float32, because sorting bfloat16 does not move NaNs to the end."""
     own = extras(xp)
     return own.astype(x, xp.float32) if own.is_short(x.dtype) else x
 
 
-#: Maximum k, as a share of the axis, for which partitioning is faster than sorting.
+#: top_k partitions instead of sorting if k is at most the length of the axis divided by this.
 _FEW = 8
 
 

@@ -1,6 +1,6 @@
 """Scratch memory that each thread reuses: touching fresh memory costs as much as filling it.
 
-Each thread has its own, by slots. What is in a slot is the caller's until the same thread asks for that slot again.
+Each thread has its own slots. The contents of a slot are valid until the same thread asks for that slot again.
 """
 
 from __future__ import annotations

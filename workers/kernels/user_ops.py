@@ -39,7 +39,7 @@ def checked_results(op_type: str, made: Any, specs: Sequence[tuple[Shape, DType]
     if [(x.shape, x.dtype) for x in outputs] != list(specs):
         got = ", ".join(str(Spec(x.shape, x.dtype)) for x in outputs)
         want = ", ".join(str(Spec(*spec)) for spec in specs)
-        raise TypeError(f"the kernel of {op_type} made ({got}) where its shape rule says ({want})")
+        raise TypeError(f"the kernel of {op_type} returned ({got}), but its shape rule says ({want})")
     return outputs
 
 

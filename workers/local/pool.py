@@ -160,8 +160,8 @@ class _Run:
             at = "not begun" if step is None else f"at {place(step)}"
             lines.append(f"  task {i} of {len(tasks)}, {len(tasks[i].steps)} steps: {at}")
         return (
-            f"the run was given up after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
-            + "\nVariables are as they were. Increase Session(timeout=), or do less in one call."
+            f"the run was stopped after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
+            + "\nVariables are unchanged. Increase Session(timeout=), or do less in one call."
         )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""Results that are computed in place: a value that is only reshaped and copied is computed into its target.
+"""Avoids copies: a value that is only reshaped and copied is computed directly into its target.
 
-A Concat, a Stack, or a Reshape of something transposed copies its inputs into parts of its result. Where an input is a
-matrix product, perhaps behind transposes and reshapes, and nobody else reads it, the product is computed into that part
-of the result, and nothing is copied. Small terms of a sum are made in the rows of one table.
+A Concat, a Stack, or a Reshape of a transposed array copies its inputs into parts of its result. If an input is a
+matrix product, possibly transposed and reshaped, that nothing else reads, the product is computed directly into that
+part of the result. Small terms of a sum are stored in the rows of one table.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ MAX_NAMED_NODES = 4
 REMEDY = (
     "Install the same versions of distgrad, NumPy and SciPy on every node and where the script runs (`distgrad submit` "
     'runs it on the cluster, and --install has Ray install what it needs), or open Session("ray", bits="any"), which '
-    "promises no bits"
+    "makes no promise about bits"
 )
 
 #: Answers of nodes to earlier sessions of this process. A restarted node has a new id.
@@ -95,7 +95,7 @@ def agreed(nodes: Sequence[Node], home: str, extras: tuple[str, ...], any_bits: 
         if not any_bits:
             raise FingerprintError(
                 f"Session: the cluster cannot compute the same bits everywhere: {e}. Use nodes of one architecture, or "
-                f'open Session("ray", bits="any"), which promises no bits.'
+                f'open Session("ray", bits="any"), which makes no promise about bits.'
             ) from e
         env = cpus.Kernels().env()
     found = _fingerprints(nodes, env, extras)
@@ -109,12 +109,13 @@ def settled(
 ) -> Agreement:
     """The agreement of nodes (ids and names) that have the fingerprints `found`, with a driver that has `ours`.
 
-    Versions must equal the driver's, because it makes the plans. Among those nodes the first one decides the rest.
+    Versions must equal the driver's, because it makes the plans. The agreed fingerprint is the driver's if one of
+    these nodes has it, otherwise that of the first of them.
     """
     alike = [x for x in found.values() if x.versions == ours.versions]
     if not alike:
         raise FingerprintError(
-            f"Session: no node of the cluster computes the same bits as this process. "
+            f"Session: no node of the cluster has the package versions of this process. "
             f"{_difference_text(nodes, found, ours)}. {REMEDY}."
         )
     expected = ours if ours in alike else alike[0]
@@ -156,7 +157,7 @@ def refused(agreement: Agreement) -> FingerprintError:
     reasons = [f"node {id[:8]}: {why}" for id, why in list(agreement.excluded.items())[:MAX_NAMED_NODES]]
     return FingerprintError(
         f"all nodes that could run a task would compute different bits: {'; '.join(reasons)}. "
-        f"{REMEDY}. Variables are as they were."
+        f"{REMEDY}. Variables are unchanged."
     )
 
 

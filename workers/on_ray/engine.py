@@ -198,8 +198,8 @@ class RayEngine:
                 left -= 1
                 if not left:
                     raise TaskFailed(
-                        f"{self.name!r} was given up: {e}, and again each time after they had been recomputed. "
-                        f"Variables are as they were."
+                        f"{self.name!r} failed: {e}, and were lost again each time they were recomputed. "
+                        f"Variables are unchanged."
                     ) from None
                 e.remake(ends)
 

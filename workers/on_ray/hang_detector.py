@@ -43,8 +43,8 @@ def timeout_text(plan: Plan, state: RunState, tokens: Mapping[int, Any], timeout
     if len(waiting) > MAX_NAMED_TASKS:
         lines.append(f"  and {len(waiting) - MAX_NAMED_TASKS} more tasks")
     return (
-        f"the run was given up after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
-        + "\nVariables are as they were. Increase Session(timeout=), or do less in one call."
+        f"the run was stopped after its timeout of {timeout:g} s. It was waiting for:\n" + "\n".join(lines)
+        + "\nVariables are unchanged. Increase Session(timeout=), or do less in one call."
     )  # fmt: skip
 
 

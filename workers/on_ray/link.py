@@ -148,7 +148,7 @@ class Link:
     def agree(self, extras: tuple[str, ...], any_bits: bool) -> None:
         """Make all workers compute the same bits. Nodes that cannot are left out of plans."""
         asked = partial(agreement.agreed, self.nodes, self.home, extras, any_bits)
-        self.bits = self.monitor.answered(asked, what="asking the nodes what their CPUs have")
+        self.bits = self.monitor.answered(asked, what="asking the nodes for their CPU features")
         self.nodes = [node for node in self.nodes if node.id not in self.bits.excluded]
 
     def exclude(self, node: str, why: str) -> None:
@@ -163,7 +163,7 @@ class Link:
             return False
         new = [node for node in self.living(ends) if node.id not in self._seen]
         self._seen |= {node.id for node in new}
-        what = "asking nodes that joined what their CPUs have"
+        what = "asking new nodes for their CPU features"
         found = self.call(agreement.unfit, self.bits, new, what=what, ends=ends) if new else {}
         for node, why in found.items():
             self.exclude(node, why)
@@ -179,7 +179,7 @@ class Link:
 
     # -- objects -------------------------------------------------------------------------------------------------
 
-    def put(self, arrays: Sequence[Array], what: str = "what the call was given") -> list[Value]:
+    def put(self, arrays: Sequence[Array], what: str = "the arguments of the call") -> list[Value]:
         """Put arrays into the store as one object; `what` names them in errors."""
         nbytes = sum([x.nbytes for x in arrays])
         stored = Stored(self._put(pack(arrays), what, nbytes), nbytes)

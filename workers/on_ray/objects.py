@@ -42,7 +42,7 @@ def put(value: Any, what: str, nbytes: int) -> Any:
 def no_room(what: str, nbytes: int, error: Exception) -> StoreFull:
     return StoreFull(
         f"{what} ({bytes_text(nbytes)}) cannot be put into Ray's object store on this node: the store is full, and so "
-        f"is the disk that it spills to ({type(error).__name__}). Variables are as they were. {REMEDY}"
+        f"is the disk that it spills to ({type(error).__name__}). Variables are unchanged. {REMEDY}"
     )
 
 

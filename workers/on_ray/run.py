@@ -105,10 +105,10 @@ class Run:
         self.report.recomputed = dict(self._state.recomputed)
         self._engine.link.faults.add(self.report)
         if self.report.recomputed:
-            log.warning("distgrad: ran again after failures: %s", "; ".join(self.report.reasons))
+            log.warning("distgrad: tasks were retried after failures: %s", "; ".join(self.report.reasons))
 
     def _failure(self, k: int, what: str) -> TaskFailed:
-        text = f"{task_text(self._plan, k)}: {what}. Variables are as they were."
+        text = f"{task_text(self._plan, k)}: {what}. Variables are unchanged."
         if k not in self._full:
             return TaskFailed(text)
         makes = bytes_text(sum([self._plan.bundles[b].nbytes for b in self._engine.made[k]]))

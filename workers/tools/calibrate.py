@@ -137,7 +137,7 @@ def _keep(data: dict[str, Any], path: Path) -> None:
 def _unkept(e: OSError, path: Path) -> OSError:
     why = os.strerror(e.errno) if e.errno else str(e)
     remedy = "Set DISTGRAD_CACHE to a writable folder with free space."
-    return OSError(e.errno, f"the calibration cannot be kept in {path}: {why}. {remedy}")
+    return OSError(e.errno, f"the calibration cannot be saved in {path}: {why}. {remedy}")
 
 
 def _kept(threads: int) -> Machine | None:
@@ -166,7 +166,7 @@ def _read(data: Any, threads: int, path: Path) -> Machine:
 
 
 def _ignored(path: Path, reason: Exception) -> None:
-    text = f"distgrad: ignoring the calibration {path}: {reason}. `distgrad calibrate --force` makes a new one."
+    text = f"distgrad: ignoring the calibration {path}: {reason}. `distgrad calibrate --force` replaces it."
     warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 

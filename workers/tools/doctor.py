@@ -102,10 +102,10 @@ def blas() -> Iterator[Finding]:
     named = [f"{lib.internal_api} {lib.version or ''}, {lib.num_threads} threads" for lib in found]
     text = "; ".join(dict.fromkeys(named))
     if found:
-        yield Finding("blas", OK, f"{text} (each run sets the number that its plan says)")
+        yield Finding("blas", OK, f"{text} (1 during runs, which split products themselves)")
     else:
         remedy = "Install NumPy from PyPI or conda-forge, which bring OpenBLAS or MKL."
-        yield Finding("blas", WARNING, "no library whose threads can be set: products may be slow", remedy)
+        yield Finding("blas", WARNING, "no BLAS with a settable number of threads: products may be slow", remedy)
 
 
 # -- hardware ----------------------------------------------------------------------------------------------------
@@ -187,14 +187,14 @@ def _library(found: str) -> Finding:
 
 def calibration() -> Iterator[Finding]:
     file = calibrate.cache_file()
-    remedy = "Run `distgrad calibrate`: a few seconds, then predictions are in this machine's seconds."
+    remedy = "Run `distgrad calibrate`: a few seconds, then plans predict times for this machine."
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         calibrate.machine()
     if said:
         yield Finding("calibration", WARNING, str(said[0].message), remedy)
     elif not file.exists():
-        yield Finding("calibration", WARNING, "none: predictions are those of a common server", remedy)
+        yield Finding("calibration", WARNING, "none: predictions assume a typical server", remedy)
     else:
         days = (time.time() - file.stat().st_mtime) / 86400
         found = f"{file}, {days:.0f} days old" if days >= 1 else f"{file}, of today"
@@ -209,11 +209,12 @@ def token() -> Iterator[Finding]:
     try:
         check_token()
     except PermissionError as e:
-        remedy = f"Make it private (chmod 600 {file}), or remove it: the next session that starts Ray makes a new one."
+        remedy = f"Make it private (chmod 600 {file}), or remove it: the next session that starts Ray creates another."
         yield Finding("ray token", PROBLEM, f"sessions on Ray are refused: {e}", remedy)
         return
     if file is not None:
-        yield Finding("ray token", OK, f"{file}" if file.exists() else "none yet: a session that starts Ray makes one")
+        found = f"{file}" if file.exists() else "none yet: a session that starts Ray creates one"
+        yield Finding("ray token", OK, found)
 
 
 def open_files() -> Iterator[Finding]:

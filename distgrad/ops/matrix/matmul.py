@@ -108,7 +108,7 @@ def _rows(x: Any) -> Tensor:
 
 
 def dot(a: Any, b: Any, name: str | None = None) -> Tensor:
-    """NumPy's dot: the product of scalars, vectors or matrices; otherwise sums over the last axis of a and the
+    """NumPy's dot: the product with a scalar, of vectors or of matrices; otherwise sums over the last axis of a and the
     second to last of b.
 
     >>> dot(np.array([1.0, 2.0]), np.array([3.0, 4.0]))

@@ -45,7 +45,7 @@ def _raise(error: BaseException) -> Any:
     [
         (lambda: 7, ""),
         (lambda: 8, "gave 8 in place of 7"),
-        (lambda: _raise(TimeoutError("the run was given up after its timeout of 1 s")), ""),
+        (lambda: _raise(TimeoutError("the run was stopped after its timeout of 1 s")), ""),
         (lambda: _raise(RuntimeError("no")), "an error that says only 'no'"),
         (lambda: _raise(AttributeError("'NoneType' object has no attribute 'ref'")), "unclear error"),
         (lambda: _raise(json.JSONDecodeError("of a library's own, which is no use", "", 0)), "unclear error json"),
@@ -62,7 +62,7 @@ def test_a_call_is_right_in_time_or_one_clear_error(work: Callable[[], Any], wro
 
 
 def test_a_result_that_is_due_is_missed_where_an_error_comes(tmp_path: Path) -> None:
-    Stage(tmp_path).result("call", lambda: _raise(TimeoutError("given up after its timeout of 1 s")), 1)
+    Stage(tmp_path).result("call", lambda: _raise(TimeoutError("stopped after its timeout of 1 s")), 1)
     assert any(json.loads(line)["wrong"] for line in (tmp_path / "facts").read_text().splitlines())
 
 

@@ -45,7 +45,7 @@ def test_what_a_task_makes_and_cannot_store_is_named_with_task_op_line_and_store
     assert re.search(r"OutOfDiskError|ObjectStoreFullError", found.written.text)
     assert "object store (80.0 MiB on each node) and the disk that it spills to have no room" in found.written.text
     assert "object_store_memory=" in found.written.text
-    assert "Variables are as they were" in found.written.text
+    assert "Variables are unchanged" in found.written.text
 
 
 def test_what_is_only_passed_on_is_named_by_who_made_it(found: Any) -> None:

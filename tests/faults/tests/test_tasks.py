@@ -73,7 +73,7 @@ def test_a_step_that_cannot_end_raises_within_its_timeout_and_names_task_op_and_
     assert found.kind == "TimeoutError"
     assert found.seconds < TIMEOUT + 2
     assert re.search(
-        r"task \d+ of \d+, .*'FaultsHang' \(at scenes.py:\d+\).*: a worker to run it to its end, on node \w+, process",
+        r"task \d+ of \d+, .*'FaultsHang' \(at scenes.py:\d+\).*: a worker to finish it, on node \w+, process",
         found.error,
     )
     assert found.weights == (1.0, 2.0)

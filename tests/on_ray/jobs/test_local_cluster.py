@@ -68,7 +68,7 @@ def test_two_nodes_are_joined_take_a_job_and_end_without_a_process_left(tmp_path
         run(*stop)
     assert joined == "2 4.0\n"
     assert refused.startswith("True Session: cannot join the Ray cluster at")
-    assert "It wants an authentication token" in refused
+    assert "It requires an authentication token" in refused
     assert "made 1.0" in log
     assert len(started) > 4
     assert [pid for pid in started if Path(f"/proc/{pid}").exists()] == []

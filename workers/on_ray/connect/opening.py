@@ -116,7 +116,7 @@ def _token(e: BaseException) -> str:
     texts = f"{e} {e.__cause__} {e.__context__}"
     if "AuthToken" not in texts:
         return ""
-    return ". It wants an authentication token: set RAY_AUTH_MODE=token, and give this machine the cluster's token"
+    return ". It requires an authentication token: set RAY_AUTH_MODE=token, and give this machine the cluster's token"
 
 
 def hush() -> None:

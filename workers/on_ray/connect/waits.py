@@ -227,7 +227,7 @@ class ServerMonitor:
         if ends is not None and time.monotonic() >= ends:
             self.judge(what)
             raise TimeoutError(
-                f"{what} was given up after the session's timeout of {timeout:g} s, though the cluster answers. "
+                f"{what} was stopped after the session's timeout of {timeout:g} s, though the cluster answers. "
                 f"Increase it with Session(timeout=)."
             )
 
