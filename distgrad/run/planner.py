@@ -242,8 +242,9 @@ def _fitting(asked: Options, cluster: Cluster) -> Options:
     """The same options. Raises ValueError if no worker has that many CPUs per task."""
     most = max(worker.cpus for worker in cluster.workers)
     if asked.cpus_per_task is not None and asked.cpus_per_task > most:
-        whose = "the session" if cluster.name == "local" else f"the largest worker of cluster {cluster.name!r}"
-        raise ValueError(f"Session: cpus_per_task is {asked.cpus_per_task}, but {whose} has {most}")
+        local = f"the session has {most} thread{'s' * (most > 1)}"
+        limit = local if cluster.name == "local" else f"the largest worker of cluster {cluster.name!r} has {most} cpus"
+        raise ValueError(f"Session: cpus_per_task is {asked.cpus_per_task}, but {limit}")
     return asked
 
 

@@ -63,8 +63,8 @@ def store_text(link: Link) -> str:
 def missing(refs: Mapping[int, Any], made_on: Mapping[int, str], home: str) -> tuple[dict[int, Any], list[int]]:
     """The lost objects, with Ray's errors, and those that must be fetched to know. `made_on` is the node of each.
 
-    An object exists if the node that made it still has it, or if it came to this process with the reply of its task.
-    Otherwise it is doubtful: it is small, or was lost, or another node has it.
+    An object exists if the node that made it still has it, or if that is the driver's node and the object is small. It
+    is doubtful if it is small and from elsewhere, if only other nodes have it, or if its size is unknown.
     """
     places = get_local_object_locations(list(refs.values()))
     doubtful, found = [], {}

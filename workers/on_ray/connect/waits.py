@@ -51,7 +51,7 @@ class Job:
         self._done.release()
 
     def wait(self, seconds: float) -> bool:
-        """Whether it ended within this time. Ctrl-C ends this wait, as all in the main thread."""
+        """Whether it ended within this time. Ctrl-C ends this wait, like any wait of the main thread."""
         if not self._over and self._done.acquire(timeout=max(seconds, 0.0)):
             self._done.release()  # unless an interrupt comes just now: then others see that it is over
         return self._over
