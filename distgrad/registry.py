@@ -85,7 +85,7 @@ class OpDef:
     view: View | None = None
     #: Exact or correctly rounded: every implementation gives the same bits.
     rounded: bool = False
-    #: Of a reduction: the op type that combines the results of two parts.
+    #: Of a reduction: the op type that combines the results of two parts (of Mean: their sums).
     combine: str | None = None
     #: The result depends on the types of the inputs alone.
     types_only: bool = False

@@ -1,4 +1,4 @@
-"""What an elementwise op gets from its definition alone: see new_op.py."""
+"""What ops get from their definition alone: see new_op.py."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.program import Program, lower
 
-from .engines import UNFUSED
-from .new_op import Sign, copy_sign
+from .engines import UNFUSED, tiny_blocks
+from .new_op import Sign, centred, copy_sign, sum_of_squares
 
 X = np.linspace(-2.0, 3.0, 6400).reshape(64, 100)
 Y = np.where(np.arange(100) % 3 == 0, -1.0, 1.0)
@@ -95,3 +95,48 @@ def test_it_runs_on_ray_with_the_same_bits(ray_session: dg.Session) -> None:
     with dg.Session("ray", timeout=120, granularity=1e-9):
         there = step(X, Y)
     assert [np.asarray(x).tobytes() for x in there] == [np.asarray(x).tobytes() for x in here]
+
+
+# -- a reduction and a row-wise op ---------------------------------------------------------------------------------
+
+#: What is built, the same in NumPy, and the types of the group that it becomes.
+OTHERS: dict[str, tuple[Any, Any, list[str]]] = {
+    "all axes": (lambda x: sum_of_squares(dg.tanh(x)), lambda x: np.sum(np.tanh(x) ** 2), ["Tanh", "TestSumOfSquares"]),
+    "leading axis": (
+        lambda x: sum_of_squares(dg.tanh(x), axis=0),
+        lambda x: np.sum(np.tanh(x) ** 2, axis=0),
+        ["Tanh", "TestSumOfSquares"],
+    ),
+    "rows": (
+        lambda x: dg.tanh(x) * sum_of_squares(x, axis=1, keepdims=True),
+        lambda x: np.tanh(x) * np.sum(x**2, axis=1, keepdims=True),
+        ["TestSumOfSquares", "Tanh", "Mul"],
+    ),
+    "row-wise": (
+        lambda x: dg.tanh(centred(x * 2.0)),
+        lambda x: np.tanh(2 * x - np.mean(2 * x, axis=1, keepdims=True)),
+        ["Mul", "TestCentred", "Tanh"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_reductions_and_row_wise_ops_fuse(name: str) -> None:
+    made = fuse(lowered(OTHERS[name][0], (64, 100)))
+    (group,) = [step for step in made.steps if step.body]
+    assert sorted([inner.type for inner in group.body]) == sorted(OTHERS[name][2])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", OTHERS)
+def test_reductions_and_row_wise_ops_run_in_blocks(name: str, threads: int) -> None:
+    build, same, _ = OTHERS[name]
+    with tiny_blocks(), dg.Session(threads=threads):
+        np.testing.assert_allclose(dg.function(build)(X), same(X), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_reductions_and_row_wise_ops_have_gradients_and_costs(name: str) -> None:
+    dg.testing.check_grads(OTHERS[name][0], [X[:3, :5]], order=2)
+    program = lowered(OTHERS[name][0], (64, 100))
+    assert all(CostModel(Machine(), 1).cost(step, program.types).seconds > 0 for step in program.steps if step.inputs)

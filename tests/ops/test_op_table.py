@@ -125,7 +125,7 @@ def test_a_row_of_a_function_calls_it(name: str) -> None:
 
 
 def test_every_op_has_a_kernel() -> None:
-    assert built_in() - NO_KERNEL == KERNELS.keys()
+    assert built_in() - NO_KERNEL == {op_type for op_type in KERNELS if not op_type.startswith("Test")}
 
 
 def test_every_op_has_a_gradient_or_says_it_has_none() -> None:

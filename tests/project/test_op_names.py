@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "scheduler/cost/footprint.py": "kernels that write into the arena, which leave with the blocked execution",
     "scheduler/passes/norms.py": "one rule for a pair of ops, which leaves with the blocked execution",
+    "workers/blocked/blocks.py": "reductions of blocks by a ufunc alone, which leave with the blocked execution",
     "workers/blocked/stretches.py": "steps that may begin a stretch, which leaves with the blocked execution",
 }
 

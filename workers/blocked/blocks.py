@@ -16,13 +16,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from distgrad.registry import Kind, kind_of
+from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.cost.cutting import cut_group
 from distgrad.scheduler.joined import joined
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.blocked.into import INTO, PAIRS, Into, into_of
 from distgrad.workers.blocked.into_rows import whole_dot, whole_sum
+from distgrad.workers.kernels import KERNELS
+from distgrad.workers.kernels.math import NAMED
 from distgrad.workers.kernels.scratch import several
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -32,7 +34,8 @@ Call = tuple[Callable[..., Any], Callable[[Any], Any]]
 #: The same while a body is compiled: each argument is named by a pair.
 Named = tuple[Callable[..., Any], list[tuple[str, int]]]
 
-_FOLDS: dict[str, Any] = {"Sum": np.add, "Mean": np.add, "Max": np.maximum, "Min": np.minimum}
+#: Reductions of which a part is what the ufunc that combines parts reduces it to.
+_FOLDS = dict.fromkeys(("Sum", "Mean", "Max", "Min"))
 
 
 class _Cut(NamedTuple):
@@ -245,11 +248,14 @@ class _Body:
         axes, spec = step.attrs["axis"], self._types[step.outputs[0]]
         shape = tuple(n for i, n in enumerate(self.space) if i >= self.split and i not in axes)
         count = math.prod(self.space[i] for i in axes) if step.type == "Mean" else None
-        ufunc = _FOLDS[step.type]
+        ufunc = getattr(np, NAMED[str(OPS[step.type].combine)])
         self.folds.append(_Fold(self._array[step.outputs[0]], ufunc, shape, spec.dtype, count))
         if len(step.inputs) == 2:
             return _fold_products
-        return partial(_fold_block, ufunc, (0, *(a - self.split + 1 for a in axes if a >= self.split)))
+        inner = (0, *(a - self.split + 1 for a in axes if a >= self.split))
+        if step.type in _FOLDS:
+            return partial(_fold_block, ufunc, inner)
+        return partial(_fold_by_kernel, KERNELS[step.type], dict(step.attrs, axis=inner, keepdims=False))
 
 
 def pairs(body: Sequence[Step]) -> dict[int, int]:
@@ -278,6 +284,10 @@ def entry_of(step: Step, types: Sequence[Spec]) -> Into:
 
 def _fold_products(x: Array, y: Array, out: Array) -> None:
     out[...] = whole_dot(x.reshape(-1), y.reshape(-1))
+
+
+def _fold_by_kernel(kernel: Any, attrs: dict[str, Any], x: Array, out: Array) -> None:
+    out[...] = kernel(np, x, **attrs)
 
 
 def _fold_block(ufunc: Any, axes: tuple[int, ...], x: Array, out: Array) -> None:

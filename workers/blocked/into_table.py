@@ -63,11 +63,14 @@ def into_of(op_type: str) -> Into | None:
 
 
 def _by_kernel(op_type: str) -> Into | None:
-    """An elementwise op without a function of its own is what its kernel makes, copied."""
+    """An op that can be fused and has no function here is computed by its kernel, and the result copied."""
     definition = OPS.get(op_type)
-    if definition is None or definition.kernel is not None or definition.kind is not Kind.ELEMENTWISE:
+    if definition is None or definition.kernel is not None:
         return None
-    return Into(function=partial(generic, op_type))
+    elementwise = definition.kind is Kind.ELEMENTWISE
+    if not elementwise and definition.kind is not Kind.ROWWISE and definition.combine is None:
+        return None
+    return Into(function=partial(generic, op_type), overlap=elementwise, exact=definition.combine is None)
 
 
 def into(*op_types: str, fast: str = "fd", overlap: bool = True) -> Callable[[Function], Function]:

@@ -9,7 +9,7 @@ import numpy as np
 
 import distgrad as dg
 
-from ...examples import SMALL, run
+from ...project.examples import SMALL, run
 from ..tables import ROWS as ROWS_OF
 from ..tables import fed_rows
 
