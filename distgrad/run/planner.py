@@ -169,7 +169,7 @@ def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[A
 
 def planner(options: SessionOptions) -> Planner:
     """The planner of a session. Raises ValueError for options that contradict each other or do not work here."""
-    return _ray_planner(options) if options.engine == "ray" else _local_planner(options)
+    return _PLANNERS[options.engine](options)
 
 
 def _local_planner(options: SessionOptions) -> Planner:
@@ -200,6 +200,9 @@ def _ray_planner(options: SessionOptions) -> Planner:
         link.close()
         raise
 
+
+#: By the name of the engine.
+_PLANNERS = {"local": _local_planner, "ray": _ray_planner}
 
 _Made = TypeVar("_Made", Options, Settings, "RaySettings")
 
