@@ -97,6 +97,9 @@ class RayEngine:
         #: The bundles that outlive a run; and those of them that are kept in the store of a node.
         self.wanted = [b for b, bundle in enumerate(plan.bundles) if bundle.wanted]
         self.in_stores = [b for b in self.wanted if not self._comes_with_reply(b)]
+        #: For each task, the fetched bundles that arrive with its reply.
+        fetched = {b for b in self.wanted if plan.bundles[b].fetched and self._comes_with_reply(b)}
+        self.in_reply = [[b for b in made if b in fetched] for made in self.made]
         self._calls: list[TaskCall] = []
         self._agreement: Agreement | None = None  # that of the calls
         if sum([b.nbytes for b in plan.bundles if b.fetched]) >= MODERATE:  # every run copies them here

@@ -68,6 +68,7 @@ class Run:
         self._tokens: dict[Any, int] = {}  # reference of a token -> its task
         self._token_of: dict[int, Any] = {}
         self._values: dict[int, Any] = {}
+        self._fetches = False
         self._ends = ends
         #: Tasks whose last attempt found the store full; whether this poll has already waited for space.
         self._full: set[int] = set()
@@ -84,13 +85,14 @@ class Run:
 
     def finish(self, fetch: bool) -> None:
         """Run all tasks until their results exist; with `fetch`, copy the fetched values to this process."""
+        self._fetches = fetch
         count, own = len(self._plan.tasks), self._engine.settings.progress
         self._work = progress.begin("running", self._engine.name, count, "tasks", self._at, own)
         if self._work is not progress.NOT_SHOWN:
             self._shares = Shares(self._plan)
         try:
             self._obey(self._state.start(time.monotonic()))
-            while not self._state.finished or not self._complete(fetch):
+            while not self._state.finished or not self._complete():
                 self._wait()
         except BaseException as e:
             if not isinstance(e, GivenLost):  # then the run restarts, on the same workers
@@ -212,12 +214,23 @@ class Run:
         else:
             self._engine.link.monitor.check(self._quiet, self._doing())
         ended = sorted(ready, key=self._tokens.__getitem__)
-        for token, result in zip(ended, _outcomes(ended), strict=True):
+        for token, result in zip(ended, self._outcomes(ended), strict=True):
             if token in self._tokens:  # an event before it may have changed that
                 self._event(token, result)
         self._retry_hung()
         if self._ends is not None and time.monotonic() > self._ends:
             self._give_up()
+
+    def _outcomes(self, tokens: Sequence[Any]) -> list[Token | Failure]:
+        """The results of tasks that ended. The same call of Ray reads fetched values that came with their replies."""
+        count, of = len(tokens), self._engine.in_reply
+        bundles = [b for token in tokens for b in of[self._tokens[token]]] if self._fetches else []
+        try:
+            raw = ray.get([*tokens, *[self.refs[b] for b in bundles]])
+        except Exception:
+            return [_outcome(token) for token in tokens]
+        self._values.update(zip(bundles, map(opened, raw[count:]), strict=True))
+        return [read(each) for each in raw[:count]]
 
     def _retry_hung(self) -> None:
         """Kill and retry hung tasks. Time spent waiting for a worker does not count."""
@@ -321,10 +334,10 @@ class Run:
         self.report.reasons.append(f"lost the object of bundle {found}" if found else failure.reason)
         return found
 
-    def _complete(self, fetch: bool) -> bool:
+    def _complete(self) -> bool:
         """Whether all results of the run can be read; lost ones are recomputed."""
         try:
-            gone = (self._fetch() if fetch else {}) or self._missing()
+            gone = (self._fetch() if self._fetches else {}) or self._missing()
         except (exceptions.GetTimeoutError, TimeoutError):
             self._give_up()
         for b, error in gone.items():
@@ -338,10 +351,13 @@ class Run:
 
     def _fetch(self) -> dict[int, Any]:
         """Copy the fetched values to this process; return the bundles that cannot be read, with Ray's errors."""
-        refs = {b: self.refs[b] for b in self._engine.wanted if self._plan.bundles[b].fetched}
+        bundles = self._plan.bundles
+        refs = {b: self.refs[b] for b in self._engine.wanted if bundles[b].fetched and b not in self._values}
+        if not refs:
+            return {}
         try:
             found = self._asked(refs, partial(ray.get, timeout=self._left()), list(refs.values()))
-            self._values = dict(zip(refs, map(opened, found), strict=True))
+            self._values.update(zip(refs, map(opened, found), strict=True))
             return {}
         except exceptions.GetTimeoutError:
             raise
@@ -368,13 +384,6 @@ class Run:
             return call(*args)
         what = f"reading results of {self._engine.name!r} from Ray's store"
         return self._engine.link.monitor.answered(call, *args, what=what, timeout=self._left())
-
-
-def _outcomes(tokens: Sequence[Any]) -> list[Token | Failure]:
-    try:
-        return [read(raw) for raw in ray.get(list(tokens))]
-    except Exception:
-        return [_outcome(token) for token in tokens]
 
 
 def _outcome(token: Any) -> Token | Failure:
