@@ -29,6 +29,8 @@ RAY_INLINE_BYTES = 100 << 10
 #: Bytes of arrays up to which an object is certainly sent with the reply, and all objects of one reply together. Ray's
 #: own limits are 100 KiB and 10 MiB, with its framing.
 SMALL, SMALL_REPLY = 64 << 10, 4 << 20
+#: Seconds within which Ray learns where a new object is, after the reply of its task. Mostly it is under 1 ms.
+LOCATION_SECONDS = 0.1
 
 
 def put(value: Any, what: str, nbytes: int) -> Any:
@@ -64,8 +66,23 @@ def missing(refs: Mapping[int, Any], made_on: Mapping[int, str], home: str) -> t
     """The lost objects, with Ray's errors, and those that must be fetched to know. `made_on` is the node of each.
 
     An object exists if the node that made it still has it, or if that is the driver's node and the object is small. It
-    is doubtful if it is small and from elsewhere, if only other nodes have it, or if its size is unknown.
+    is doubtful if it is small and from elsewhere, if only other nodes have it, or if its size is unknown. The location
+    of a new object may arrive a moment after the reply of its task.
     """
+    small: list[int] = []
+    ends = time.monotonic() + LOCATION_SECONDS
+    while True:
+        found, doubtful = _unlocated(refs, made_on, home, small)
+        if not (found or doubtful) or time.monotonic() > ends:
+            return found, [*small, *doubtful]
+        time.sleep(0.001)
+        refs = {b: refs[b] for b in (*found, *doubtful)}
+
+
+def _unlocated(
+    refs: Mapping[int, Any], made_on: Mapping[int, str], home: str, small: list[int]
+) -> tuple[dict[int, Any], list[int]]:
+    """The objects that seem to be lost and those that are doubtful now; small doubtful ones are appended to `small`."""
     places = get_local_object_locations(list(refs.values()))
     doubtful, found = [], {}
     for b, ref in refs.items():
@@ -74,7 +91,9 @@ def missing(refs: Mapping[int, Any], made_on: Mapping[int, str], home: str) -> t
         inline = not nodes and 0 < size <= RAY_INLINE_BYTES
         if made_on[b] in nodes or (inline and made_on[b] == home):
             continue
-        if inline or nodes or made_on[b] == home or not size:
+        if inline:
+            small.append(b)
+        elif nodes or made_on[b] == home or not size:
             doubtful.append(b)
         else:
             found[b] = exceptions.ObjectLostError(ref.hex(), None, "")
