@@ -76,6 +76,31 @@ def stop(how: str, folder: str = "", **options: Any) -> Stopped:
         _resume(stopped)
 
 
+def ask_while_stopped() -> tuple[int, float, int]:
+    """How many workers are stopped, the seconds until their raylet answers, and the events read of one task."""
+    import ray
+
+    from distgrad.workers.on_ray import hang_detector
+    from distgrad.workers.on_ray.connect import connection
+
+    stopped: list[int] = []
+    try:
+        with dg.Session("ray", granularity=1e-6, timeout=60):
+            call = dg.function(lambda x: dg.sum(dg.stack([dg.sum(slow(x * float(i), folder="")) for i in range(4)])))
+            call(np.ones((100, 100)))
+            ref, ends = ray.remote(lambda: None).remote(), time.monotonic() + 30
+            ray.get(ref)
+            task = ref.task_id().binary()
+            while not (events := hang_detector._events([task])) and time.monotonic() < ends:
+                time.sleep(0.1)
+            stopped += _stop(_idle())
+            begin = time.monotonic()
+            connection._questions()[connection.RAYLET]()
+            return len(stopped), time.monotonic() - begin, len(events)
+    finally:
+        _resume(stopped)
+
+
 def _resume(pids: list[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):

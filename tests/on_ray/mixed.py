@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import textwrap
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -174,8 +175,13 @@ def a_node_joins_late(make: Callable[[Path], dict[str, str]], folder: Path) -> t
                     assert opened.last_run is not None
                     used |= {token.node for token in opened.last_run.tokens.values()}
                     reasons += opened.last_run.reasons
-                excluded = dict(opened._planner.link.bits.excluded)  # type: ignore[union-attr]
                 bits = b"".join([w.tobytes() for w in training.values()])
+                link, ends = opened._planner.link, time.monotonic() + 60
+                assert link is not None
+                while late not in link.bits.excluded and time.monotonic() < ends:  # its first task may come late
+                    training.step(0)
+                    reasons += opened.last_run.reasons
+                excluded = dict(link.bits.excluded)
     return Joined(bits, used, excluded, late, reasons), trained().bits
 
 

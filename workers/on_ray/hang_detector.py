@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
+from importlib import import_module
 from typing import Any, NamedTuple
+
+import ray
 
 from distgrad.scheduler.plan import Plan
 from distgrad.scheduler.run_state import RunState
@@ -70,16 +73,30 @@ def places(tokens: Mapping[int, Any]) -> dict[int, Place] | None:
 
 
 def _places(tokens: Mapping[int, Any]) -> dict[int, Place]:
-    """Reads the events through a private function: the public API needs the dashboard, which may not be running."""
+    ids = {token.task_id().binary(): k for k, token in tokens.items()}
     try:
-        from ray._private.state import state
-
-        ids = {token.task_id().binary(): k for k, token in tokens.items()}
-        events = state._get_all_task_events()
-        known = {ids[e.task_id]: e.state_updates for e in events if e.task_id in ids}
-    except Exception:
+        known = {ids[e.task_id]: e.state_updates for e in _events(ids) if e.task_id in ids}
+    except Exception:  # no public interface
         return {}
     return {k: Place(at.node_id.hex(), at.worker_pid, _seconds(at.state_ts_ns)) for k, at in known.items()}
+
+
+def _events(tasks: Iterable[bytes]) -> list[Any]:
+    """Ray's events of these tasks. The GCS keeps those of up to 100,000 tasks, and to read all takes seconds. Uses its
+    own interface: the public one needs the dashboard, which may not be running."""
+    from ray._private.grpc_utils import init_grpc_channel
+
+    messages, service = [import_module(f"ray.core.generated.gcs_service_pb2{part}") for part in ("", "_grpc")]
+    channel = init_grpc_channel(ray.get_runtime_context().gcs_address)
+    try:
+        stub, found = service.TaskInfoGcsServiceStub(channel), []
+        for task in tasks:
+            request = messages.GetTaskEventsRequest()
+            request.filters.task_filters.add(task_id=task, predicate=messages.FilterPredicate.EQUAL)
+            found += stub.GetTaskEvents(request, timeout=ANSWER_TIMEOUT).events_by_task
+        return found
+    finally:
+        channel.close()
 
 
 def _seconds(states: Mapping[int, int]) -> float:

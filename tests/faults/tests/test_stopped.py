@@ -43,6 +43,16 @@ def test_a_run_whose_workers_are_all_stopped_is_given_up_in_time(play: Callable[
     assert found.seconds < TIMEOUT + 10
 
 
+def test_a_raylet_answers_though_its_workers_are_stopped_and_only_events_that_matter_are_read(
+    play: Callable[..., Any],
+) -> None:
+    """Or it is taken for dead; and in a long session reading all events takes longer than the answer may."""
+    stopped, seconds, events = play(stops.ask_while_stopped)
+    assert stopped >= 1
+    assert seconds < 10
+    assert events == 1
+
+
 def _impatient(how: str, folder: str) -> Any:
     return stops.stop(how, folder, task_timeout=TASK_TIMEOUT, timeout=60)
 

@@ -19,6 +19,8 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -230,13 +232,24 @@ def _questions() -> dict[str, Callable[[], Any]]:
     node, gcs = getattr(worker, "node", None), getattr(worker, "gcs_client", None)
     if node is None or gcs is None:
         return {}
-    from ray._private.internal_api import node_stats
-
-    address, port = node.node_ip_address, node.node_manager_port
     return {
-        RAYLET: lambda: node_stats(address, port, include_memory_info=False),  # type: ignore[no-untyped-call]
+        RAYLET: partial(_ask_raylet, f"{node.node_ip_address}:{node.node_manager_port}"),
         GCS: lambda: gcs.internal_kv_get(b"distgrad", b"distgrad", timeout=waits.SILENCE_TIMEOUT),
     }
+
+
+def _ask_raylet(address: str) -> None:
+    """Ask for what a raylet knows by itself. Its statistics would not do: for those it waits for all of its workers,
+    and one of them may be stopped."""
+    from ray._private.grpc_utils import init_grpc_channel
+
+    messages, service = [import_module(f"ray.core.generated.node_manager_pb2{part}") for part in ("", "_grpc")]
+    channel = init_grpc_channel(address)
+    try:
+        raylet = service.NodeManagerServiceStub(channel)
+        raylet.GetSystemConfig(messages.GetSystemConfigRequest(), timeout=waits.SILENCE_TIMEOUT)
+    finally:
+        channel.close()
 
 
 # -- opening -----------------------------------------------------------------------------------------------------
