@@ -290,7 +290,7 @@ def _check_lists(input: Any, Tout: Any) -> list[DType]:
         raise ValueError("SymbolicGradient: Tout must have at least one dtype")
     if len(Tout) > len(input):
         raise ValueError(f"SymbolicGradient: Tout has {len(Tout)} dtypes for the {len(input)} tensors of input")
-    return [np.dtype(t) for t in Tout]
+    return [dtype_from("SymbolicGradient", t) for t in Tout]
 
 
 def _resolve(f: Any, graph: Graph | None) -> DefinedFunction:

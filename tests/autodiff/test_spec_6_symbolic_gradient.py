@@ -67,6 +67,8 @@ def test_6_02_arguments_are_checked_when_the_op_is_built() -> None:
     x = f32(1.0)
     with pytest.raises(TypeError, match="Tout must be a list"):
         SG(input=[x, x], Tout=F, f=square_plus_one)
+    with pytest.raises(TypeError, match=r"SymbolicGradient: \{1: 2\} is not a dtype"):
+        SG(input=[x, x], Tout=[{1: 2}], f=square_plus_one)
     with pytest.raises(ValueError, match="Tout must have at least one"):
         SG(input=[x, x], Tout=[], f=square_plus_one)
     with pytest.raises(TypeError, match="input must be a list"):
