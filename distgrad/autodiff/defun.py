@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
-import numpy as np
-
 from distgrad import runtime
 from distgrad.autodiff.call_gradient import gradient_of
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
