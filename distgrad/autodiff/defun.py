@@ -37,6 +37,7 @@ class Defun:
             of the inputs. Both gradients() and SymbolicGradient use it instead of the derivative.
         python_grad_func: gradient function `(op, *grads)`, as for RegisterGradient. Only gradients() uses it.
 
+    >>> import numpy as np
     >>> import distgrad as dg
     >>> @dg.Defun(np.float64)
     ... def cube(x):
