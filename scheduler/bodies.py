@@ -31,6 +31,8 @@ class Body:
     gives: tuple[int, ...]
     cpus: int
     gpus: int
+    #: Whether fused steps run as native code.
+    native: bool = False
 
 
 def bodies(plan: Plan) -> tuple[list[Body], list[int]]:
@@ -58,7 +60,7 @@ def bodies(plan: Plan) -> tuple[list[Body], list[int]]:
         key = _key(task, steps, ids, kinds, attrs)
         place = known.setdefault(key, len(found))
         if place == len(found):
-            found.append(_body(task, steps, ids, plan.program.types))
+            found.append(_body(task, steps, ids, plan))
         of.append(place)
     return found, of
 
@@ -88,10 +90,11 @@ def _step_key(step: Step, ids: Mapping[int, int], attrs: _Attrs) -> tuple[Any, .
     return step.type, tuple(inputs), tuple(outputs), held, body
 
 
-def _body(task: Task, steps: Sequence[Step], ids: Mapping[int, int], types: Sequence[Spec]) -> Body:
+def _body(task: Task, steps: Sequence[Step], ids: Mapping[int, int], plan: Plan) -> Body:
     made = tuple([renumbered(step, ids) for step in steps])
     reads, gives = tuple([ids[v] for v in task.reads]), tuple([ids[v] for v in task.gives])
-    return Body(made, tuple([types[v] for v in ids]), reads, gives, task.cpus, task.gpus)
+    types = plan.program.types
+    return Body(made, tuple([types[v] for v in ids]), reads, gives, task.cpus, task.gpus, plan.options.native)
 
 
 # -- attributes --------------------------------------------------------------------------------------------------

@@ -89,6 +89,8 @@ class Options:
     memory: int | None = None
     #: Terms per addition of a reduce tree.
     fan_in: int = 4
+    #: Whether fused steps run as native code, which changes their bits.
+    native: bool = False
 
 
 @dataclass(frozen=True, slots=True, repr=False)

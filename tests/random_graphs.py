@@ -251,3 +251,12 @@ def build(
         for made in table[node.op]([values[v] for v in node.inputs], node.attrs):
             values.append(after(len(values), made))
     return values
+
+
+def with_gradients(graph: RandomGraph) -> tuple[list[Any], list[Any]]:
+    """The gradients of the graph's leaves and its last value, in a graph of their own; and the leaves, to be fed."""
+    with dg.Graph():
+        leaves = [dg.placeholder(shape) for shape in graph.leaves]
+        values = build(graph, leaves)
+        grads = dg.gradients([values[v] for v in graph.ends], leaves, unconnected_gradients="zero")
+        return [dg.identity(g) if isinstance(g, dg.Tensor) else g.values for g in grads] + [values[-1]], leaves

@@ -26,7 +26,7 @@ def body_of(plan: Plan, i: int) -> Body:
     """The body of one task, with the value ids of the program."""
     task = plan.tasks[i]
     steps = tuple([plan.program.steps[k] for k in task.steps])
-    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus)
+    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus, plan.options.native)
 
 
 class Compiled:

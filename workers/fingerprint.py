@@ -16,11 +16,11 @@ from importlib import metadata
 
 import numpy as np
 
-from distgrad.workers import blas, cpus, node_report, probes
+from distgrad.workers import blas, cpus, native, node_report, probes
 from distgrad.workers.backends import package_versions
 
 #: Fields that depend on what is installed. The others depend on the machine and on how the process was started.
-VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "ml_dtypes")
+VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "native code", "ml_dtypes")
 #: The version of a missing package.
 ABSENT = "not installed"
 
@@ -76,6 +76,7 @@ def _versions() -> list[tuple[str, str]]:
         ("scipy", _version("scipy")),
         ("numpy blas", _library("numpy", "version")),
         ("scipy blas", _library("scipy", "version")),
+        ("native code", native.identity()),
     ]
 
 

@@ -191,8 +191,8 @@ class SessionOptions:
         None, Kind(_cpus, int, "N"),
         """number of threads of one task. The local default is `threads`; with fewer, independent tasks run in
         parallel. The default on Ray is 1, and each worker gets this number of CPUs. Large matrix products are split
-        into this number of pieces, which may change their last bits; of the other options only `backend` and
-        `bits="any"` can.""",
+        into this number of pieces, which may change their last bits; of the other options only `backend`,
+        `native` and `bits="any"` can.""",
         cli=True,
     )
     memory: int | str | None = option(
@@ -205,6 +205,13 @@ class SessionOptions:
         "numpy", Kind(_library),
         """the array library: "numpy", or "torch" if it is installed. Torch's fused kernels replace groups of steps
         within a task, so with torch the last bits may depend on how the plan is partitioned.""",
+    )
+    native: bool | None = option(
+        None, FLAG,
+        """run fused steps as native code, which is compiled when a function is called first. The default is True where
+        llvmlite is installed and the CPU has FMA instructions, unless DISTGRAD_NATIVE is 0. Without it they run as
+        NumPy calls: slower, and with other last bits.""",
+        cli=True,
     )
     check_numerics: bool = option(
         False, FLAG,

@@ -31,7 +31,7 @@ from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.plan import Options, Plan
 from distgrad.scheduler.program import Program, Step, lower
 from distgrad.types import DType, Shape, Spec
-from distgrad.workers import numerics
+from distgrad.workers import native, numerics
 from distgrad.workers.backends import Backend, backend, gpu_backend
 from distgrad.workers.fingerprint import fingerprint
 from distgrad.workers.importing import explain_import
@@ -176,7 +176,8 @@ def _local_planner(options: SessionOptions) -> Planner:
     threads, backend = options.threads or usable_cpus(), _backend(options.backend)
     cluster = _cluster(options) or local_cluster(threads, None, backend.rates(calibrate.machine(threads)))
     settings = _made(Settings, options, backend=backend, threads=threads)
-    asked, recording = _fitting(_made(Options, options), cluster), _recording(options)
+    asked = _fitting(_made(Options, options, native=_native(options)), cluster)
+    recording = _recording(options)
     if recording is None:
         return _interned(cluster, asked, settings)
     return Planner(cluster, asked, replace(settings, record=recording.add), recording=recording)
@@ -187,7 +188,8 @@ def _ray_planner(options: SessionOptions) -> Planner:
     from distgrad.workers.on_ray.settings import RaySettings
 
     cpus, backend = options.cpus_per_task or 1, _backend(options.backend)
-    asked, settings = _made(Options, options), _made(Settings, options, backend=backend, threads=cpus)
+    asked = _made(Options, options, native=_native(options))
+    settings = _made(Settings, options, backend=backend, threads=cpus)
     cluster, recording = _cluster(options), _recording(options)
     on_ray = _made(RaySettings, options, record=recording and recording.add)
     link = _link(options, cpus)
@@ -249,6 +251,13 @@ def _fitting(asked: Options, cluster: Cluster) -> Options:
         limit = local if cluster.name == "local" else f"the largest worker of cluster {cluster.name!r} has {most} cpus"
         raise ValueError(f"Session: cpus_per_task is {asked.cpus_per_task}, but {limit}")
     return asked
+
+
+def _native(options: SessionOptions) -> bool:
+    """Whether plans are for native code."""
+    if options.native and native.unusable():
+        raise ValueError(f"Session: native is True, but {native.unusable()}")
+    return not native.turned_off() if options.native is None else options.native
 
 
 def _backend(name: str) -> Backend:

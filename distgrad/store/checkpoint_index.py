@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 from distgrad.tensor_files import dtype_of, known_dtype
 from distgrad.types import Spec, size_of
 
+#: Version of the index; others are refused.
 FORMAT = 1
 #: Largest step: steps are stored as signed 64-bit integers.
 MAX_STEP = (1 << 63) - 1
 #: Maximum size of an index in bytes, enough for about a million variables.
 MAX_BYTES = 1 << 28
-_MAX_DIMS = 64
+_MAX_DIMS = 64  # that of NumPy
 #: A portable file name: no separators, drives, parents, hidden or special files.
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+=@-]*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

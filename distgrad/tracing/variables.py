@@ -26,7 +26,7 @@ from distgrad.types import DType, Shape, Spec, Typed, dtype_from
 
 _numbers = itertools.count()
 
-_handle = define("VarHandle", lambda *, key, shape, dtype: (shape, dtype), stateful=True, kind=Kind.STATE)
+define("VarHandle", lambda *, key, shape, dtype: (shape, dtype), stateful=True, kind=Kind.STATE)
 _read = define("ReadVariable", lambda handle: (handle.shape, handle.dtype), stateful=True, kind=Kind.STATE)
 no_gradient("VarHandle")
 

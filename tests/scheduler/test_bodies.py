@@ -20,7 +20,7 @@ from distgrad.scheduler.plan import Options, Plan
 from distgrad.scheduler.program import Program, check_program, lower
 from distgrad.workers import reference
 
-from ..random_graphs import build, random_graph
+from ..random_graphs import random_graph, with_gradients
 from ..step_graphs import LONG, Steps, random_steps, ray_cluster, towers
 
 
@@ -153,12 +153,7 @@ def run_plan(plan: Plan, feeds: list[Any]) -> list[Any]:
 @given(data=st.data())
 def test_a_plan_run_by_bodies_gives_the_bits_of_its_program(data: Any) -> None:
     graph = random_graph(lambda options: data.draw(st.sampled_from(options)))
-    with dg.Graph():
-        leaves = [dg.placeholder(shape) for shape in graph.leaves]
-        values = build(graph, leaves)
-        grads = dg.gradients([values[v] for v in graph.ends], leaves, unconnected_gradients="zero")
-        fetches = [dg.identity(g) if isinstance(g, dg.Tensor) else g.values for g in grads] + [values[-1]]
-        program = merge_equal(lower(fetches, leaves))
+    program = merge_equal(lower(*with_gradients(graph)))
     expected = reference.run(program, graph.leaf_values(), {})[0]
     for found, value in zip(run_plan(cut(program), graph.leaf_values()), expected, strict=True):
         np.testing.assert_array_equal(found, value)

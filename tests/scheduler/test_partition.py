@@ -22,7 +22,7 @@ from distgrad.scheduler.plan import Options, Plan, check_plan
 from distgrad.scheduler.program import Program, lower
 from distgrad.workers import reference
 
-from ..random_graphs import build, random_graph, seeded
+from ..random_graphs import random_graph, seeded, with_gradients
 from ..step_graphs import LONG, SHORT, Steps, chain, random_steps, ray_cluster, towers
 
 HERE = local_cluster(2, 1 << 40)
@@ -413,12 +413,7 @@ def run_tasks(plan: Plan, feeds: list[Any]) -> list[Any]:
 @given(data=st.data())
 def test_no_partition_changes_a_bit(data: Any) -> None:
     graph = random_graph(lambda options: data.draw(st.sampled_from(options)))
-    with dg.Graph():
-        leaves = [dg.placeholder(shape) for shape in graph.leaves]
-        values = build(graph, leaves)
-        grads = dg.gradients([values[v] for v in graph.ends], leaves, unconnected_gradients="zero")
-        fetches = [dg.identity(g) if isinstance(g, dg.Tensor) else g.values for g in grads] + [values[-1]]
-        program = merge_equal(lower(fetches, leaves))
+    program = merge_equal(lower(*with_gradients(graph)))
     expected = reference.run(program, graph.leaf_values(), {})[0]
     for grain in (1e-9, 5e-6):
         plan = partition(program, ray_cluster(2), Options(granularity=grain))

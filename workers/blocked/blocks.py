@@ -23,6 +23,7 @@ from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.blocked.into import INTO, PAIRS, Into, into_of
 from distgrad.workers.blocked.into_rows import whole_dot, whole_sum
+from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.math import NAMED
 from distgrad.workers.kernels.scratch import several
@@ -56,7 +57,7 @@ class _Fold(NamedTuple):
     divisor: int | None
 
 
-class Blocks:
+class Blocks(FusedRun):
     """Called with the arrays of the step's inputs, then of its outputs, which it fills."""
 
     def __init__(self, step: Step, types: Sequence[Spec], pool: ThreadPool):

@@ -20,7 +20,7 @@ from distgrad.registry import OPS, view_of
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Shape, Spec
-from distgrad.workers.blocked.blocks import Blocks
+from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.products import even_pieces
 
 #: A stretch ends where it holds more bytes than its steps one by one would: this share of what the task
@@ -46,7 +46,7 @@ def stretches(
     types: Sequence[Spec],
     last: Mapping[int, int],
     threads: int,
-    blocks: Callable[[Step], Blocks],
+    blocks: Callable[[Step], FusedRun],
 ) -> tuple[list[Step], list[Stretch]]:
     """The steps in an order in which there are stretches, and these. `last` has the last step that sees the memory of
     each value, `blocks` is how a fused step runs."""
@@ -82,7 +82,7 @@ def stretches(
 class _Task:
     """What steps are to a number of threads."""
 
-    def __init__(self, types: Sequence[Spec], threads: int, blocks: Callable[[Step], Blocks]):
+    def __init__(self, types: Sequence[Spec], threads: int, blocks: Callable[[Step], FusedRun]):
         self.types, self.threads, self.blocks = types, threads, blocks
         self.most = HELD
 

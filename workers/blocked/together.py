@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgrad.scheduler.program import Step
-from distgrad.workers.blocked.blocks import Blocks
 from distgrad.workers.calls import StepFailed
+from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.sharing import BlockRunner, in_turn, shared
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -42,10 +42,10 @@ class Together:
 
     def __call__(self, *arrays: Array) -> None:
         pieces = self._pieces(arrays)
-        sums = [part.run.begin() if isinstance(part.run, Blocks) else [] for part, _ in self._parts]
+        sums = [part.run.begin() if isinstance(part.run, FusedRun) else [] for part, _ in self._parts]
         self._pool.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces))
         for (part, _), made in zip(self._parts, sums, strict=True):
-            if isinstance(part.run, Blocks):
+            if isinstance(part.run, FusedRun):
                 part.run.end([arrays[i] for i in part.arrays], made)
 
     def _pieces(self, arrays: Sequence[Array]) -> list[Callable[[], None]]:
@@ -80,7 +80,7 @@ class Together:
         item = self._items[number]
         for (part, taken), made in zip(self._parts, sums, strict=True):
             given = [arrays[i] if axis is None else arrays[i][(*_ALL[:axis], item)] for i, axis in taken]
-            run = partial(part.run.item, number, len(self._items), made) if isinstance(part.run, Blocks) else part.run
+            run = partial(part.run.item, number, len(self._items), made) if isinstance(part.run, FusedRun) else part.run
             _run(part.step, run, given)
 
 

@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 SCRATCH_BYTES = 1 << 22
 SEVERAL_BYTES = 1 << 25
 _LINE = 64  # bytes of a cache line: a vector load that crosses two lines costs two loads
-_VIEWS = 256
+_VIEWS = 256  # views that a thread keeps before it drops all of them
 
 
 class _Kept(threading.local):

@@ -23,6 +23,7 @@ from distgrad.workers.blocked.into import into_of
 from distgrad.workers.blocked.stretches import Stretch, stretches
 from distgrad.workers.blocked.together import Part, Together
 from distgrad.workers.calls import Filled, Kernel, Place, TapeCall, add_up, copied, item, nothing
+from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.numpy_engine.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.thread_pool import ThreadPool
@@ -37,7 +38,13 @@ class Compiler:
     """Assigns memory to every value, and calls to every step."""
 
     def __init__(
-        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], pool: ThreadPool
+        self,
+        steps: Sequence[Step],
+        types: Sequence[Spec],
+        reads: Sequence[int],
+        gives: Sequence[int],
+        pool: ThreadPool,
+        native: bool,
     ):
         self.calls: list[TapeCall] = []
         self.views: list[TapeCall] = []
@@ -48,6 +55,7 @@ class Compiler:
         self.count = 0
         self._types = types
         self._pool = pool
+        self._native = native
         self._gives = set(gives)
         self._static: set[int] = set()  # values whose slot is filled before a run
         self._root: dict[int, int] = {}  # value -> the value whose memory it sees
@@ -55,7 +63,7 @@ class Compiler:
         self._offset: dict[int, int] = {}  # roots in the arena
         self._fresh: dict[int, list[int]] = {}  # roots that every run allocates: their slots and those of their views
         self._end = len(steps)
-        self._blocks: dict[int, Blocks] = {}
+        self._blocks: dict[int, FusedRun] = {}
         self._stretches: list[_Under] = []
         self._stretch: _Under | None = None
         steps, found = stretches(steps, types, self._last_uses(steps), pool.size, self._blocks_of)
@@ -142,9 +150,10 @@ class Compiler:
             cut = self._stretch.cut
             self._stretch.cuts[len(self.calls) - 1] = None if cut is None else tuple([cut.get(v) for v in values])
 
-    def _blocks_of(self, step: Step) -> Blocks:
+    def _blocks_of(self, step: Step) -> FusedRun:
         if id(step) not in self._blocks:
-            self._blocks[id(step)] = Blocks(step, self._types, self._pool)
+            native = _native_blocks(step, self._types, self._pool) if self._native else None
+            self._blocks[id(step)] = native or Blocks(step, self._types, self._pool)
         return self._blocks[id(step)]
 
     # -- lives ---------------------------------------------------------------------------------------------------
@@ -208,11 +217,18 @@ class Compiler:
         self._root[v] = v
 
     def _call(
-        self, run: Callable[..., Any], values: Sequence[int], out: int, step: Step, body: Sequence[Step] = ()
+        self,
+        run: Callable[..., Any],
+        values: Sequence[int],
+        out: int,
+        step: Step,
+        body: Sequence[Step] = (),
+        in_order: bool = False,
     ) -> None:
-        """`body` is what is computed where that is not the step itself."""
+        """`body` is what is computed where that is not the step itself; with `in_order`, all inputs are contiguous."""
         readers = body or (step,)
-        ordered = {v: self._in_order(v) for v in dict.fromkeys(step.inputs) if self._wants_order(readers, v)}
+        wanted = [v for v in dict.fromkeys(step.inputs) if self._wants_order(readers, v, in_order)]
+        ordered = {v: self._in_order(v) for v in wanted}
         slots = [ordered[v].slot if v in ordered else self.slots[v] for v in values]
         self.calls.append(TapeCall(run, tuple(slots), out, step))
         if self._stretch is not None:
@@ -224,11 +240,11 @@ class Compiler:
     def _give_back(self, place: Place) -> None:
         self.layout.give(place.offset, math.prod(place.spec.shape) * place.spec.dtype.itemsize)
 
-    def _wants_order(self, readers: Sequence[Step], v: int) -> bool:
+    def _wants_order(self, readers: Sequence[Step], v: int, always: bool) -> bool:
         """Whether an input must be contiguous. Values of other tasks are, so bits would depend on the partition."""
         if v not in self._strides or (x := like(self._types[v], self._strides[v])).flags.c_contiguous:
             return False
-        return any(_sees_order(step, x, self._types) for step in readers if v in step.inputs)
+        return always or any(_sees_order(step, x, self._types) for step in readers if v in step.inputs)
 
     def _in_order(self, v: int) -> Place:
         """A place for a contiguous copy of a value, and the call that makes it."""
@@ -328,7 +344,7 @@ class Compiler:
         run = self._blocks_of(step)
         for v in step.outputs:
             self._out(i, step, v, run.overwritable(v))
-        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body)
+        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body, run.in_order)
         self._note_cuts((*step.inputs, *step.outputs))
 
     def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:
@@ -395,6 +411,13 @@ class Compiler:
             self._fresh[v] = [self.slots[v]]
         if several:
             self.calls.append(TapeCall(nothing, (), out, None))
+
+
+def _native_blocks(step: Step, types: Sequence[Spec], pool: ThreadPool) -> FusedRun | None:
+    """A fused step as native code; None where an op in it has no rule."""
+    from distgrad.workers.native.blocks import native_blocks  # late: llvmlite is large
+
+    return native_blocks(step, types, pool)
 
 
 class _Under:

@@ -44,12 +44,19 @@ class Tape:
         reads: the inputs; their arrays are never written to.
         gives: the outputs; their arrays belong to the caller, except inputs that are returned.
         pool: the threads that share fused steps.
+        native: whether fused steps run as native code, where there is a rule for each of their ops.
     """
 
     def __init__(
-        self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], pool: ThreadPool
+        self,
+        steps: Sequence[Step],
+        types: Sequence[Spec],
+        reads: Sequence[int],
+        gives: Sequence[int],
+        pool: ThreadPool,
+        native: bool = False,
     ):
-        made = Compiler(steps, types, reads, gives, pool)
+        made = Compiler(steps, types, reads, gives, pool, native)
         self._pool = pool
         self._shares = pool.size > 1 and any(step.type in USES_BLAS for step in steps)
         #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.

@@ -26,7 +26,7 @@ from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.on_ray import task as tasks
 from distgrad.workers.on_ray.agreement import Agreement
 from distgrad.workers.on_ray.link import Link
-from distgrad.workers.on_ray.objects import SMALL, SMALL_REPLY
+from distgrad.workers.on_ray.objects import IN_REPLY_BYTES, WHOLE_REPLY_BYTES
 from distgrad.workers.on_ray.placing import check_places, options_of
 from distgrad.workers.on_ray.run import GivenLost, Run
 from distgrad.workers.on_ray.settings import RaySettings
@@ -109,7 +109,7 @@ class RayEngine:
         """Whether Ray sends a bundle to the driver with its task's reply, so that it cannot be lost with a store."""
         bundles = self.plan.bundles
         whole = sum([bundles[other].nbytes for other in self.made[bundles[b].task]])
-        return bundles[b].nbytes <= SMALL and whole <= SMALL_REPLY
+        return bundles[b].nbytes <= IN_REPLY_BYTES and whole <= WHOLE_REPLY_BYTES
 
     @property
     def calls(self) -> list[TaskCall]:

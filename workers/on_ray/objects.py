@@ -28,7 +28,7 @@ FULL = (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError)
 RAY_INLINE_BYTES = 100 << 10
 #: Bytes of arrays up to which an object is certainly sent with the reply, and all objects of one reply together. Ray's
 #: own limits are 100 KiB and 10 MiB, with its framing.
-SMALL, SMALL_REPLY = 64 << 10, 4 << 20
+IN_REPLY_BYTES, WHOLE_REPLY_BYTES = 64 << 10, 4 << 20
 #: Seconds within which Ray learns where a new object is, after the reply of its task. Mostly it is under 1 ms.
 LOCATION_SECONDS = 0.1
 

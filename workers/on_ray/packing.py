@@ -15,11 +15,11 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Total bytes up to which arrays are pickled; bytes below which an array is small.
-TINY = 16 << 10
-SMALL = 64 << 10
+TINY_BYTES = 16 << 10
+SMALL_BYTES = 64 << 10
 #: Number of small arrays from which on they share a buffer.
-MANY = 8
-_LINE = 64
+MANY_ARRAYS = 8
+_LINE = 64  # bytes of a cache line, to which arrays of a shared buffer are aligned
 
 
 class Packed:
@@ -50,15 +50,15 @@ def pack(arrays: Sequence[Array]) -> bytes | list[Array] | Packed:
     array([0, 1, 2])
     """
     arrays = [np.asarray(x, order="C") for x in arrays]
-    if sum([x.nbytes for x in arrays]) <= TINY:
+    if sum([x.nbytes for x in arrays]) <= TINY_BYTES:
         return pickle.dumps(arrays, protocol=5)
-    if sum([x.nbytes < SMALL for x in arrays]) < MANY:
+    if sum([x.nbytes < SMALL_BYTES for x in arrays]) < MANY_ARRAYS:
         return arrays
     layout: list[Any] = []
     large: list[Array] = []
     size = 0
     for x in arrays:
-        if x.nbytes < SMALL:
+        if x.nbytes < SMALL_BYTES:
             layout.append((size, x.shape, x.dtype))
             size += -(-x.nbytes // _LINE) * _LINE
         else:
@@ -66,7 +66,7 @@ def pack(arrays: Sequence[Array]) -> bytes | list[Array] | Packed:
             large.append(x)
     packed = Packed(np.empty(size, np.uint8), layout, large)
     for i, x in enumerate(arrays):
-        if x.nbytes < SMALL:
+        if x.nbytes < SMALL_BYTES:
             packed[i][...] = x
     return packed
 

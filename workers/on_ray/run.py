@@ -22,7 +22,7 @@ from distgrad.workers.on_ray import objects
 from distgrad.workers.on_ray.failures import Collateral, Crashed, Failure, Full, Refused, UserError, classify
 from distgrad.workers.on_ray.hang_detector import places, task_text, timeout_text
 from distgrad.workers.on_ray.link import remake
-from distgrad.workers.on_ray.objects import FULL, LOST, SMALL, no_room
+from distgrad.workers.on_ray.objects import FULL, IN_REPLY_BYTES, LOST, no_room
 from distgrad.workers.on_ray.packing import opened
 from distgrad.workers.on_ray.placing import check_places
 from distgrad.workers.on_ray.task import order_of, read
@@ -380,7 +380,7 @@ class Run:
     def _asked(self, bundles: Iterable[int], call: Callable[..., Any], *args: Any) -> Any:
         """The result of a call that fetches the objects of bundles. Small ones arrived with the replies of their tasks,
         so then the call cannot block."""
-        if all(self._plan.bundles[b].nbytes <= SMALL for b in bundles):
+        if all(self._plan.bundles[b].nbytes <= IN_REPLY_BYTES for b in bundles):
             return call(*args)
         what = f"reading results of {self._engine.name!r} from Ray's store"
         return self._engine.link.monitor.answered(call, *args, what=what, timeout=self._left())
