@@ -15,7 +15,7 @@ from distgrad.run.planner import evaluate
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
 from distgrad.scheduler.program import Program, lower
-from distgrad.workers import blas, reference
+from distgrad.workers import blas, native, reference
 from distgrad.workers.backends import BACKENDS
 from distgrad.workers.blocked.into import into_of
 from distgrad.workers.kernels.sharing import in_turn, shared
@@ -67,10 +67,21 @@ def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Arra
     return [values[v] for v in program.fetches]
 
 
-def exact(program: Program) -> bool:
+def exact(program: Program, is_native: bool = False) -> bool:
     """Whether the engine computes all steps bitwise equal to their kernels."""
     entries = [into_of(s.type) for s in program.steps if OPS[s.type].kernel is None]
-    return all(entry is None or entry.exact for entry in entries)
+    return all(entry is None or entry.exact for entry in entries) and not (is_native and _has_functions(program))
+
+
+def _has_functions(program: Program) -> bool:
+    """Whether a step is a mathematical function, of which native code has its own formulas."""
+    from distgrad.workers.native.rules import RULES
+
+    return any(s.type in RULES and RULES[s.type].slow for s in program.steps)
+
+
+def sessions_are_native() -> bool:
+    return not native.turned_off()
 
 
 def assert_bits(found: Sequence[Any], expected: Sequence[Any]) -> None:

@@ -19,7 +19,7 @@ from distgrad.scheduler.program import Program
 from distgrad.workers.kernels.table import USES_BLAS
 
 from ..cases.case import Case
-from ..engines import Array, assert_bits, assert_near, exact, optimized, slowly, tiny_blocks
+from ..engines import Array, assert_bits, assert_near, exact, optimized, sessions_are_native, slowly, tiny_blocks
 from ..ops.test_op_table import as_dtype, rows
 from ..random_graphs import ALL, RandomGraph, build, random_graph
 
@@ -45,7 +45,7 @@ def assert_same_everywhere(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tens
     ]
     for found in others:
         assert_bits(found, first)
-    same = assert_bits if exact(program) else assert_near
+    same = assert_bits if exact(program, sessions_are_native()) else assert_near
     same(first, slowly(program, values))
     same(both, slowly(program, values, cpus=2))
     if not uses_blas(program):

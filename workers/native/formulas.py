@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.types import DType
-from distgrad.workers.native.rules import RULES, Unsupported
+from distgrad.workers.native.rules import NUMBERS, RULES, Unsupported
 
 INDEX = np.dtype(np.int64)
 
@@ -74,8 +74,8 @@ def apply(
 
 
 def reduce(type: str, x: Node) -> Node:
-    if not x.full:
-        raise Unsupported(f"{type} of one value per row")
+    if not x.full or x.dtype.char not in NUMBERS:
+        raise Unsupported(f"{type} of {x.dtype}, or of one value per row")
     return Node(type, (x,), {}, x.dtype, False)
 
 

@@ -15,7 +15,7 @@ from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.native.formulas import REDUCTIONS, Node, apply, row_op
-from distgrad.workers.native.rules import Unsupported
+from distgrad.workers.native.rules import NUMBERS, Unsupported
 
 
 class Operand(NamedTuple):
@@ -171,7 +171,8 @@ class Group:
     def _fold(self, inner: Step, x: Node) -> None:
         (v,), axes = inner.outputs, tuple(sorted(inner.attrs["axis"]))
         type = "Sum" if inner.type == "Mean" else inner.type
-        if type not in REDUCTIONS or x.dtype != self._types[v].dtype or v not in self._array or x.dtype.char == "?":
+        numbers = x.dtype == self._types[v].dtype and x.dtype.char in NUMBERS
+        if type not in REDUCTIONS or not numbers or v not in self._array:
             raise Unsupported(inner.type)
         if not x.full and any(i in axes for i in range(self.axis, len(self.space))):
             x = self._merged(self._spread(x))

@@ -145,7 +145,7 @@ class Loops:
         return made + [(i, fold.node.dtype) for i, fold in enumerate(self.group.folds) if self._inside(fold)]
 
     def _inside(self, fold: Fold) -> bool:
-        """Whether a fold also reduces what is inside of rows."""
+        """Whether a fold also reduces along rows."""
         return len(self.group.space) - 1 in fold.axes
 
     def _over_all(self, fold: Fold) -> bool:

@@ -118,8 +118,10 @@ def _same(x: Value, **_: Any) -> Value:
     return x
 
 
-for _type in ("Identity", "StopGradient", "PreventGradient", "BroadcastTo"):
-    _rule(_type, _same, ALL)
+_rule("Identity", _same, ALL)
+_rule("StopGradient", _same, ALL)
+_rule("PreventGradient", _same, ALL)
+_rule("BroadcastTo", _same, ALL)
 
 
 class _Cast(Rule):
