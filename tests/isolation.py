@@ -164,7 +164,7 @@ class Cache:
 
     def _names(self) -> set[str]:
         try:
-            return set(os.listdir(self._folder))
+            return set(os.listdir(self._folder)) - {"native"}  # compiled code, which decides nothing
         except FileNotFoundError:
             return set()
 

@@ -20,7 +20,9 @@ from distgrad.workers import blas, cpus, native, node_report, probes
 from distgrad.workers.backends import package_versions
 
 #: Fields that depend on what is installed. The others depend on the machine and on how the process was started.
-VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "native code", "ml_dtypes")
+VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "native-code", "ml_dtypes")
+#: The field of plans that are for native code. Names of such fields have no spaces.
+NATIVE = "native-code"
 #: The version of a missing package.
 ABSENT = "not installed"
 
@@ -54,6 +56,9 @@ class Fingerprint:
         installed = {*VERSIONS, *package_versions()}
         return tuple([(name, value) for name, value in self.fields if name in installed])
 
+    def without(self, name: str) -> Fingerprint:
+        return Fingerprint(tuple([field for field in self.fields if field[0] != name]))
+
     def with_extras(self, extras: tuple[str, ...]) -> Fingerprint:
         """This fingerprint with the versions of more packages in this process."""
         return Fingerprint((*self.fields, *[(name, _extra_version(name)) for name in extras]))
@@ -76,7 +81,6 @@ def _versions() -> list[tuple[str, str]]:
         ("scipy", _version("scipy")),
         ("numpy blas", _library("numpy", "version")),
         ("scipy blas", _library("scipy", "version")),
-        ("native code", native.identity()),
     ]
 
 
@@ -114,13 +118,13 @@ def _version(package: str) -> str:
 
 
 def _extra_version(package: str) -> str:
-    version = package_versions().get(package)
+    version = native.identity if package == NATIVE else package_versions().get(package)
     return _version(package) if version is None else version()
 
 
 def is_extra(name: str) -> bool:
-    """Whether this field is the version of a package that only some plans use."""
-    return name == "ml_dtypes" or name in package_versions()
+    """Whether this field is a version of something that only some plans use."""
+    return name in ("ml_dtypes", NATIVE) or name in package_versions()
 
 
 def flushes() -> bool:

@@ -33,7 +33,7 @@ from distgrad.scheduler.program import Program, Step, lower
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import native, numerics
 from distgrad.workers.backends import Backend, backend, gpu_backend
-from distgrad.workers.fingerprint import fingerprint
+from distgrad.workers.fingerprint import NATIVE, fingerprint
 from distgrad.workers.importing import explain_import
 from distgrad.workers.local.engine import Engine, Settings
 from distgrad.workers.numpy_engine.tape import compute
@@ -123,9 +123,9 @@ class Planner:
     def _fingerprint(self) -> tuple[tuple[str, str], ...]:
         """Everything that the bits of results depend on, of the workers or of this process; empty with bits="any"."""
         if self.link is None:
-            return fingerprint(tuple(self.settings.backend.packages)).fields
+            return fingerprint(_packages(self.settings.backend, self.options)).fields
         expected = self.link.bits.expected
-        return () if expected is None else expected.with_extras(tuple(self.settings.backend.packages)).fields
+        return () if expected is None else expected.with_extras(_packages(self.settings.backend, self.options)).fields
 
     @cached_property
     def _executions(self) -> Executions:
@@ -194,7 +194,8 @@ def _ray_planner(options: SessionOptions) -> Planner:
     on_ray = _made(RaySettings, options, record=recording and recording.add)
     link = _link(options, cpus)
     try:
-        link.agree(tuple(backend.packages), options.bits == "any")
+        link.agree(_packages(backend, asked), options.bits == "any")
+        asked = replace(asked, native=asked.native and link.bits.native)
         cluster = cluster or link.cluster(options.workers, cpus, asked.memory, backend.rates(calibrate.machine(cpus)))
         asked = replace(_fitting(asked, cluster), cpus_per_task=cpus)
         return Planner(cluster, asked, settings, link, on_ray, recording)
@@ -258,6 +259,11 @@ def _native(options: SessionOptions) -> bool:
     if options.native and native.unusable():
         raise ValueError(f"Session: native is True, but {native.unusable()}")
     return not native.turned_off() if options.native is None else options.native
+
+
+def _packages(backend: Backend, options: Options) -> tuple[str, ...]:
+    """What the bits of a plan depend on beside what those of every plan do."""
+    return (*backend.packages, *([NATIVE] if options.native else []))
 
 
 def _backend(name: str) -> Backend:

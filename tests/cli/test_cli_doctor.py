@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 from distgrad.cli import app
 from distgrad.scheduler.cluster import Machine
+from distgrad.workers import native
 from distgrad.workers.on_ray import health
 from distgrad.workers.tools import doctor
 from distgrad.workers.tools.calibrate import cache_file, document
@@ -49,7 +50,7 @@ def only(found: Iterator[Finding]) -> Finding:
 def test_it_looks_at_everything_that_is_needed() -> None:
     made = run("--json")
     names = {finding["what"] for finding in json.loads(made.stdout)}
-    assert names >= {"python", "distgrad", "numpy", "scipy", "cpus", "blas", "memory", "object store", "disk"}
+    assert names >= {"python", "distgrad", "numpy", "scipy", "cpus", "blas", "native code", "memory", "object store", "disk"}
     assert names >= {"gpus", "calibration", "open files", "terminal", "ray cluster"}
 
 
@@ -270,3 +271,36 @@ def test_a_token_that_others_can_read_is_a_problem(tmp_path: Path, monkeypatch: 
     assert (found.state, f"`chmod 600 {file}`" in found.found) == ("problem", True)
     file.chmod(0o600)
     assert [x.state for x in doctor.token()] == ["ok"]
+
+
+# -- native code -------------------------------------------------------------------------------------------------
+
+
+def test_it_names_the_cpu_the_width_of_vectors_and_the_folder_of_compiled_code(tmp_path: Path) -> None:
+    if native.turned_off():
+        pytest.skip(native.turned_off())
+    finding = only(doctor.native_code())
+    assert finding.state == "ok"
+    assert "llvmlite" in finding.found
+    assert "bits; compiled code is kept in" in finding.found
+    assert str(tmp_path / "native") in finding.found
+
+
+def test_a_folder_that_others_can_write_to_is_named_with_the_remedy(tmp_path: Path) -> None:
+    if native.turned_off():
+        pytest.skip(native.turned_off())
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native").chmod(0o777)
+    finding = only(doctor.native_code())
+    assert finding.state == "warning"
+    assert "others can write to it" in finding.found
+    assert "DISTGRAD_CACHE" in finding.remedy
+
+
+@pytest.mark.parametrize("why", ["llvmlite is not installed", "this CPU has no FMA instructions", "DISTGRAD_NATIVE is 0"])
+def test_native_code_that_is_off_is_a_warning_with_a_remedy(why: str, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(native, "turned_off", lambda: why)
+    finding = only(doctor.native_code())
+    assert finding.state == "warning"
+    assert why in finding.found
+    assert finding.remedy

@@ -8,9 +8,9 @@ from ray import exceptions
 
 import distgrad as dg
 from distgrad.scheduler.bodies import bodies
-from distgrad.workers.fingerprint import Fingerprint, fingerprint
+from distgrad.workers.fingerprint import NATIVE, Fingerprint, fingerprint
 from distgrad.workers.on_ray import task
-from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of, refused, settled
+from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of, has_native_code, refused, settled
 from distgrad.workers.on_ray.failures import Collateral, Differs, Refused, classify
 
 ENV = {"OPENBLAS_CORETYPE": "Haswell"}
@@ -74,7 +74,8 @@ def test_a_process_is_admitted_by_the_digest_that_a_body_carries() -> None:
 
 
 def test_bodies_carry_it_in_front() -> None:
-    (body,), _ = bodies(dg.function(lambda x: dg.exp(x)).plan(np.ones(3)))
+    with dg.Session(native=False):
+        (body,), _ = bodies(dg.function(lambda x: dg.exp(x)).plan(np.ones(3)))
     agreement = Agreement(ENV, made(), True, {})
     head, _, rest = task.serialized_body(body, "numpy", False, agreement).partition(b"\n")
     assert head == made().digest.encode()
@@ -85,11 +86,33 @@ def test_bodies_carry_it_in_front() -> None:
 
 def test_packages_that_a_body_uses_beyond_the_others() -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
-    (body,), _ = bodies(dg.function(lambda x: x + x).plan(np.ones(3, ml_dtypes.bfloat16)))
+    with dg.Session(native=False):
+        (body,), _ = bodies(dg.function(lambda x: x + x).plan(np.ones(3, ml_dtypes.bfloat16)))
     assert extras_of(body, "numpy") == ("ml_dtypes",)
     assert extras_of(body, "torch") == ("ml_dtypes", "torch")
-    (plain,), _ = bodies(dg.function(lambda x: x + x).plan(np.ones(3)))
-    assert extras_of(plain, "numpy") == ()
+    for native, extras in ((False, ()), (True, (NATIVE,))):
+        with dg.Session(native=native):
+            (plain,), _ = bodies(dg.function(lambda x: x + x).plan(np.ones(3)))
+        assert extras_of(plain, "numpy") == extras
+
+
+def compiled(version: str) -> Fingerprint:
+    return Fingerprint((*made().fields, (NATIVE, version)))
+
+
+def test_where_one_node_lacks_the_driver_s_native_code_no_node_uses_it(caplog: pytest.LogCaptureFixture) -> None:
+    assert has_native_code(NAMES, {"a": compiled("1"), "b": compiled("1")}, compiled("1"))
+    assert not caplog.records
+    assert not has_native_code(NAMES, {"a": compiled("1"), "b": compiled("none: llvmlite is missing")}, compiled("1"))
+    (said,) = caplog.messages
+    assert "runs without native code" in said
+    assert "node b has 'none: llvmlite is missing', this process has '1'" in said
+    assert "--install" in said
+
+
+def test_native_code_that_no_session_asks_for_is_not_missed(caplog: pytest.LogCaptureFixture) -> None:
+    assert has_native_code(NAMES, {"a": made()}, made())
+    assert not caplog.records
 
 
 def test_a_refusal_is_of_its_own_task_and_collateral_for_what_would_have_read_of_it() -> None:

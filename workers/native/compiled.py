@@ -25,7 +25,8 @@ class CompiledGroup:
         loops = Loops(group)
         self.scratch_bytes, self.last_reads = loops.scratch_bytes, loops.last_reads
         self._loaded = Loaded(compile_module(loops.module, target))
-        self.run: Callable[..., None] = _FUNCTION(self._loaded.address(NAME))
+        self.address = self._loaded.address(NAME)
+        self.run: Callable[..., None] = _FUNCTION(self.address)
 
 
 _known: dict[Any, CompiledGroup | None] = {}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from functools import cache
+from functools import cache, partial
 from typing import Any
+
+from distgrad.workers.native.object_cache import cached
 
 #: LLVM's CPU name and features; an empty name stands for the CPU of this machine.
 Target = tuple[str, str]
@@ -35,12 +37,18 @@ _compiling_machine = cache(_machine)
 
 
 def compile_module(module: Any, target: Target = HOST) -> bytes:
-    """A module as machine code. Loops are vectors already: LLVM is not asked to find any."""
+    """A module as machine code."""
+    text = str(module)
+    return cached(text, host() if target == HOST else target, partial(_compile, text, target))
+
+
+def _compile(text: str, target: Target) -> bytes:
+    """Loops are vectors already: LLVM is not asked to find any."""
     import llvmlite.binding as llvm
 
     with _lock:
         machine = _compiling_machine(target)
-        parsed = llvm.parse_assembly(str(module))
+        parsed = llvm.parse_assembly(text)
         options = llvm.create_pipeline_tuning_options(speed_level=2)
         options.loop_vectorization = options.slp_vectorization = options.loop_unrolling = False
         builder = llvm.create_pass_builder(machine, options)

@@ -99,7 +99,18 @@ class Compiler:
             played += self.calls[done : stretch.begin]
             played += self._as_one(stretch)
             done = stretch.end
-        return played + self.calls[done:]
+        played += self.calls[done:]
+        return self._walked(played) if self._native else played
+
+    def _walked(self, calls: list[TapeCall]) -> list[TapeCall]:
+        """The same calls, with small native steps in a row as one."""
+        from distgrad.workers.native.small import walked
+
+        static = {slot for slot, _ in self.fixed}
+        static.update([place.slot for place in self.places], [view.out for view in self.views])
+        made, binds = walked(calls, static, self._new_slot)
+        self.views += binds
+        return made
 
     # -- stretches -------------------------------------------------------------------------------------------------
 
@@ -206,7 +217,8 @@ class Compiler:
         elif self._is_view(step) and self._view(step):
             pass
         elif len(step.outputs) == 1 and OPS[step.type].kernel is None and into_of(step.type) is not None:
-            self._into(i, step)
+            if not self._small(i, step):
+                self._into(i, step)
         else:
             self._kernel(step)
 
@@ -314,6 +326,17 @@ class Compiler:
             self._call(Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
             self._note_cuts((v, *step.inputs))
 
+    def _small(self, i: int, step: Step) -> bool:
+        """Add an elementwise step as native code; False if it cannot run so, or sums terms that lie in one table."""
+        (v,) = step.outputs
+        in_table = any(self._homes[u][0] is step for u in step.inputs if u in self._homes)
+        run = _native_step(step, self._types) if self._native and not in_table else None
+        if run is None:
+            return False
+        out = self._out(i, step, v, step.inputs)
+        self._call(run, (*step.inputs, v), out, step, in_order=True)
+        return True
+
     def _row_of(self, v: int, total: Step, k: int) -> int:
         (home,) = total.outputs
         if home not in self._tables:
@@ -418,6 +441,13 @@ def _native_blocks(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Fused
     from distgrad.workers.native.blocks import native_blocks  # late: llvmlite is large
 
     return native_blocks(step, types, pool)
+
+
+def _native_step(step: Step, types: Sequence[Spec]) -> Callable[..., Any] | None:
+    """An elementwise step as native code; None where there is no rule for it."""
+    from distgrad.workers.native.small import small_step
+
+    return small_step(step, types)
 
 
 class _Under:

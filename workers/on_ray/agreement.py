@@ -22,7 +22,7 @@ from distgrad.errors import FingerprintError
 from distgrad.scheduler.bodies import Body
 from distgrad.workers import cpus, node_report
 from distgrad.workers.backends import BACKENDS
-from distgrad.workers.fingerprint import Fingerprint, fingerprint, is_extra
+from distgrad.workers.fingerprint import NATIVE, Fingerprint, fingerprint, is_extra
 from distgrad.workers.on_ray.failures import Differs
 
 if TYPE_CHECKING:
@@ -51,12 +51,14 @@ _read: dict[tuple[str, Any], Fingerprint] = {}
 @dataclass(frozen=True)
 class Agreement:
     """What was agreed on. `expected` is None with bits="any"; `folds` says whether the driver computes the same bits as
-    the workers; `excluded` are the nodes that get no tasks, with the reasons."""
+    the workers; `excluded` are the nodes that get no tasks, with the reasons; `native` says whether all nodes have the
+    driver's native code."""
 
     env: Mapping[str, str]
     expected: Fingerprint | None
     folds: bool
     excluded: Mapping[str, str]
+    native: bool = True
 
     def head(self, extras: tuple[str, ...] = ()) -> bytes:
         """The line that bodies carry for `admitted`."""
@@ -98,10 +100,28 @@ def agreed(nodes: Sequence[Node], home: str, extras: tuple[str, ...], any_bits: 
                 f'open Session("ray", bits="any"), which makes no promise about bits.'
             ) from e
         env = cpus.Kernels().env()
-    found = _fingerprints(nodes, env, extras)
+    names = {node.id: _at(node) for node in nodes}
+    found, ours = _fingerprints(nodes, env, extras), fingerprint(extras)
+    native = has_native_code(names, found, ours)
     if any_bits:
-        return Agreement(env, None, True, {})
-    return settled(env, {node.id: _at(node) for node in nodes}, found, fingerprint(extras))
+        return Agreement(env, None, True, {}, native)
+    if not native:
+        found, ours = {id: x.without(NATIVE) for id, x in found.items()}, ours.without(NATIVE)
+    return replace(settled(env, names, found, ours), native=native)
+
+
+def has_native_code(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], ours: Fingerprint) -> bool:
+    """Whether all nodes have the native code of the driver, if that was asked for. Says so if one has not."""
+    mine = dict(ours.fields).get(NATIVE)
+    others = {id: dict(x.fields).get(NATIVE) for id, x in found.items()}
+    lacking = [id for id, theirs in others.items() if theirs != mine]
+    if lacking:
+        log.warning(
+            "distgrad: the session runs without native code, which is slower: %s has %r, this process has %r. Install "
+            "the same llvmlite on every node, or start the script with `distgrad submit --install`.",
+            nodes[lacking[0]], others[lacking[0]], mine,
+        )  # fmt: skip
+    return not lacking
 
 
 def settled(
@@ -287,4 +307,5 @@ def extras_of(body: Body, backend: str) -> tuple[str, ...]:
     """Packages that this body uses in addition to those that every body uses. On GPUs the node's own version counts."""
     kinds = {spec.dtype.type.__module__ for spec in body.types}
     extras = ["ml_dtypes"] if "ml_dtypes" in kinds else []
+    extras += [NATIVE] if body.native else []
     return tuple(extras if body.gpus else [*extras, *BACKENDS[backend].packages])

@@ -26,6 +26,7 @@ from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
 from distgrad.scheduler.cost.cutting import BLOCK
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
+from distgrad.workers.cache_folder import cache_folder
 from distgrad.workers.kernels.products import product
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.numpy_engine.tape import Tape
@@ -78,12 +79,6 @@ def check_threads(threads: int) -> int:
 
 
 # -- the file ----------------------------------------------------------------------------------------------------
-
-
-def cache_folder() -> Path:
-    """DISTGRAD_CACHE, or `distgrad` in the user's cache folder."""
-    own = os.environ.get("DISTGRAD_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "distgrad"
 
 
 def cache_file(threads: int | None = None) -> Path:

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from distgrad.printing import bytes_text
 from distgrad.scheduler.cluster import usable_cpus, usable_memory
+from distgrad.workers import native
 from distgrad.workers.backends import gpu_backend
 from distgrad.workers.tools import calibrate
 
@@ -106,6 +107,34 @@ def blas() -> Iterator[Finding]:
     else:
         remedy = "Install NumPy from PyPI or conda-forge, which bring OpenBLAS or MKL."
         yield Finding("blas", WARNING, "no BLAS with a settable number of threads: products may be slow", remedy)
+
+
+def native_code() -> Iterator[Finding]:
+    why = native.turned_off()
+    if why:
+        slower = "fused steps run as NumPy calls, which are slower"
+        yield Finding("native code", WARNING, f"off: {why}; {slower}", _NATIVE_REMEDIES[why])
+        return
+    from distgrad.workers.native import llvm, object_cache
+
+    name, features = llvm.host()
+    width = next((bits for flag, bits in _VECTORS.items() if f"+{flag}" in features.split(",")), 128)
+    cached, problem = object_cache.state()
+    found = f"{native.identity()}; CPU {name}, vectors of {width} bits; compiled code is kept in {cached}"
+    remedy = "Set DISTGRAD_CACHE to a folder that only you can write to: without it, every process compiles again."
+    if problem:
+        yield Finding("native code", WARNING, f"{found}: {problem}", remedy)
+    else:
+        yield Finding("native code", OK, found)
+
+
+#: LLVM's names of features, and the bits of their vectors, the widest first.
+_VECTORS = {"avx512f": 512, "avx2": 256, "avx": 256}
+_NATIVE_REMEDIES = {
+    "llvmlite is not installed": "pip install llvmlite",
+    "this CPU has no FMA instructions": "Use a machine with a newer CPU: x86 has had FMA since 2013.",
+    f"{native.VARIABLE} is 0": f"unset {native.VARIABLE}",
+}
 
 
 # -- hardware ----------------------------------------------------------------------------------------------------
@@ -246,6 +275,7 @@ CHECKS: dict[str, Callable[[], Iterator[Finding]]] = {
     "versions": versions,
     "cpus": cpus,
     "blas": blas,
+    "native code": native_code,
     "memory": memory,
     "object store": object_store,
     "disk": disk,

@@ -1,0 +1,128 @@
+"""Small steps: kernels for any length, and rows of them walked by one native loop, with the bits of fused groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import distgrad as dg
+from distgrad.workers import native
+
+if native.unusable():
+    pytest.skip(f"native code: {native.unusable()}", allow_module_level=True)
+
+from distgrad.workers.native.small import BoundWalk
+from distgrad.workers.numpy_engine.tape import Tape
+from distgrad.workers.thread_pool import thread_pool
+
+from ...engines import Array, assert_bits
+
+
+def tape_of(make: Any, arrays: list[Array]) -> tuple[Tape, Any]:
+    """The tape of a program that nothing was fused in."""
+    from distgrad.scheduler.program import lower
+
+    with dg.Graph():
+        xs = [dg.placeholder(x.shape, x.dtype) for x in arrays]
+        program = lower(make(*xs), xs)
+    tape = Tape(program.steps, program.types, program.feeds, program.fetches, thread_pool(1), native=True)
+    return tape, program
+
+
+def walks(tape: Tape) -> int:
+    return sum(call.run.__name__ == "_walk" for call in tape._played if hasattr(call.run, "__name__"))
+
+
+def chain(x: Any, y: Any) -> list[Any]:
+    for _ in range(20):
+        x = np.tanh(x * 1.5 + y) - y / (x * x + 1.0)
+    return [x, np.exp(x)]
+
+
+def test_many_small_steps_are_one_call() -> None:
+    arrays = [np.linspace(-1, 1, 16, dtype=np.float32), np.float32(0.25).reshape(())]
+    tape, _ = tape_of(chain, arrays)
+    assert walks(tape) == 1
+    assert len(tape._played) < 8
+
+
+@pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 100, 2047])
+def test_small_steps_have_the_bits_of_a_fused_group(length: int) -> None:
+    rng = np.random.default_rng(length)
+    x, y = (rng.uniform(-2, 2, 4096).astype(np.float32) for _ in range(2))
+    fused = dg.function(lambda a, b: chain(a, b))(x, y)
+    tape, _ = tape_of(chain, [x[:length], y[:length]])
+    assert_bits(tape.run([x[:length].copy(), y[:length].copy()]), [made[:length] for made in fused])
+
+
+def test_runs_do_not_share_what_they_return() -> None:
+    arrays = [np.linspace(-1, 1, 16, dtype=np.float32), np.float32(0.25).reshape(())]
+    tape, _ = tape_of(chain, arrays)
+    first = tape.run(arrays)
+    kept = [x.copy() for x in first]
+    tape.run([x + 1 for x in arrays])
+    assert_bits(first, kept)
+
+
+def test_other_arrays_are_read_where_they_are() -> None:
+    """Arrays that are given, and those that are returned, lie somewhere else in each run."""
+    tape, _ = tape_of(chain, [np.zeros(16, np.float32), np.zeros((), np.float32)])
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        given = [rng.normal(size=16).astype(np.float32), np.asarray(rng.normal(), np.float32)]
+        again = [x.copy() for x in given]
+        assert_bits(tape.run(given), tape.run(again))
+
+
+def test_strided_and_empty_arrays_are_computed_too() -> None:
+    def strided(x: Any) -> list[Any]:
+        return [np.tanh(x.T) * x.T + 1.0, np.exp(x[:0]) * 2.0]
+
+    x = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
+    tape, _ = tape_of(strided, [x])
+    made, nothing = tape.run([x])
+    expected = np.tanh(x.T) * x.T + 1.0
+    np.testing.assert_allclose(made, expected, rtol=1e-6)
+    assert nothing.shape == (0, 7)
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_random_rows_of_steps_equal_the_same_steps_one_at_a_time(data: st.DataObject) -> None:
+    """Walking is only a faster way to call the kernels."""
+    length = data.draw(st.integers(1, 40), "length")
+    dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int32, np.int64]), "dtype")
+    picks = data.draw(st.lists(st.tuples(st.sampled_from("+-*mns"), st.integers(0, 99), st.integers(0, 99)), max_size=40))
+    outs = data.draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))
+
+    def build(x: Any, y: Any) -> list[Any]:
+        made = [x, y]
+        for op, i, j in picks:
+            a, b = made[i % len(made)], made[j % len(made)]
+            made.append(
+                {"+": np.add, "-": np.subtract, "*": np.multiply, "m": np.maximum, "n": np.minimum}[op](a, b)
+                if op != "s"
+                else np.where(a > b, a, b)
+            )
+        return [made[-1 - k % len(made)] + dtype(1) for k in outs]
+
+    rng = np.random.default_rng(length)
+    x = rng.integers(-3, 4, length).astype(dtype)
+    y = rng.integers(-3, 4, data.draw(st.sampled_from([(length,), (1,), ()]))).astype(dtype)
+    with np.errstate(all="ignore"):
+        expected = build(x, y)
+    tape, _ = tape_of(build, [x, y])
+    for _ in range(2):
+        assert_bits(tape.run([x, y]), [np.asarray(e) for e in expected])
+
+
+def test_a_table_has_a_row_per_step() -> None:
+    tape, _ = tape_of(lambda x: [np.exp(np.tanh(x)) + 1.0], [np.zeros(8, np.float32)])
+    assert [view.run.__name__ for view in tape._views] == ["bind"]
+    bound = tape._views[0].run(*[np.zeros(8, np.float32) for _ in tape._views[0].args])
+    assert isinstance(bound, BoundWalk)
+    assert bound.count == 3
