@@ -10,14 +10,12 @@ from unittest.mock import patch
 import numpy as np
 
 import distgrad as dg
-from distgrad.registry import OPS
+from distgrad.registry import Kind, kind_of
 from distgrad.run.planner import evaluate
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
-from distgrad.scheduler.program import Program, lower
+from distgrad.scheduler.program import Program, Step, lower
 from distgrad.workers import blas, native, reference
-from distgrad.workers.backends import BACKENDS
-from distgrad.workers.blocked.into import into_of
 from distgrad.workers.kernels.sharing import in_turn, shared
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -43,14 +41,14 @@ def tiny_stretches(elements: int = 12) -> Iterator[None]:
         tiny_blocks(elements),
         patch("distgrad.scheduler.cost.cutting.FOLDED", 0),
         patch("distgrad.workers.kernels.products.PIECE_ROWS", 1),
-        patch.multiple("distgrad.workers.blocked.stretches", PIECE_FLOPS=1, LITTLE=64),
+        patch.multiple("distgrad.workers.numpy_engine.stretches", PIECE_FLOPS=1, LITTLE=64),
     ):
         yield
 
 
-def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor], backend: str = "numpy") -> Program:
+def optimized(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
     """The program that a session runs, before steps are fused."""
-    return improve(lower(fetches, feeds), Context(evaluate, execution=BACKENDS[backend].execution), UNFUSED)
+    return improve(lower(fetches, feeds), Context(evaluate), UNFUSED)
 
 
 def fused(fetches: Sequence[dg.Tensor], feeds: Sequence[dg.Tensor]) -> Program:
@@ -68,16 +66,17 @@ def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Arra
 
 
 def exact(program: Program, is_native: bool = False) -> bool:
-    """Whether the engine computes all steps bitwise equal to their kernels."""
-    entries = [into_of(s.type) for s in program.steps if OPS[s.type].kernel is None]
-    return all(entry is None or entry.exact for entry in entries) and not (is_native and _has_functions(program))
+    """Whether the engine computes all steps bitwise equal to their kernels: native code has its own order of sums, and
+    its own mathematical functions."""
+    return not is_native or not any(_is_rounded(step) for step in program.steps)
 
 
-def _has_functions(program: Program) -> bool:
-    """Whether a step is a mathematical function, of which native code has its own formulas."""
+def _is_rounded(step: Step) -> bool:
     from distgrad.workers.native.rules import RULES
 
-    return any(s.type in RULES and RULES[s.type].slow for s in program.steps)
+    if kind_of(step.type) in (Kind.REDUCTION, Kind.ROWWISE):
+        return True
+    return step.type in RULES and RULES[step.type].slow
 
 
 def sessions_are_native() -> bool:

@@ -22,7 +22,7 @@ from distgrad.workers.backends import package_versions
 #: Fields that depend on what is installed. The others depend on the machine and on how the process was started.
 VERSIONS = ("distgrad", "python", "numpy", "scipy", "numpy blas", "scipy blas", "native-code", "ml_dtypes")
 #: The field of plans that are for native code. Names of such fields have no spaces.
-NATIVE = "native-code"
+NATIVE_CODE = "native-code"
 #: The version of a missing package.
 ABSENT = "not installed"
 
@@ -118,13 +118,13 @@ def _version(package: str) -> str:
 
 
 def _extra_version(package: str) -> str:
-    version = native.identity if package == NATIVE else package_versions().get(package)
+    version = native.identity if package == NATIVE_CODE else package_versions().get(package)
     return _version(package) if version is None else version()
 
 
 def is_extra(name: str) -> bool:
     """Whether this field is a version of something that only some plans use."""
-    return name in ("ml_dtypes", NATIVE) or name in package_versions()
+    return name in ("ml_dtypes", NATIVE_CODE) or name in package_versions()
 
 
 def flushes() -> bool:

@@ -23,20 +23,21 @@ from distgrad.report.recording import Recording, target
 from distgrad.run.options import SessionOptions
 from distgrad.scheduler.cluster import Cluster, load_cluster, local_cluster, usable_cpus
 from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
-from distgrad.scheduler.execution import Executions
+from distgrad.scheduler.execution import NATIVE, PLAIN, Execution, Executions
 from distgrad.scheduler.outlined_calls import has_outlined_calls
 from distgrad.scheduler.partition.partition import partition
 from distgrad.scheduler.passes.calls import expanded_program
+from distgrad.scheduler.passes.fuse import always
 from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.plan import Options, Plan
 from distgrad.scheduler.program import Program, Step, lower
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import native, numerics
 from distgrad.workers.backends import Backend, backend, gpu_backend
-from distgrad.workers.fingerprint import NATIVE, fingerprint
+from distgrad.workers.fingerprint import NATIVE_CODE, fingerprint
 from distgrad.workers.importing import explain_import
 from distgrad.workers.local.engine import Engine, Settings
-from distgrad.workers.numpy_engine.tape import compute
+from distgrad.workers.reference import apply
 from distgrad.workers.tools import calibrate
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class Planner:
         self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
     ) -> list[Any]:
         """Compute one op immediately."""
-        made = compute(definition, inputs, attrs, specs)
+        made = apply(definition, inputs, attrs, specs)
         if self.settings.check_numerics:
             numerics.check_op(definition.type, made, inputs, attrs)
         return made
@@ -111,7 +112,7 @@ class Planner:
 
     def _improved(self, program: Program) -> Program:
         """The program after all passes. They run on a worker if this process would fold constants to different bits."""
-        context = Context(evaluate, self.options.fan_in, self.settings.backend.execution)
+        context = Context(evaluate, self.options.fan_in, _can_fuse if self._execution is NATIVE else always)
         if self.link is None or self.link.bits.folds:
             return improve(program, context)
         from distgrad.workers.on_ray.remote_passes import run_on_worker
@@ -130,8 +131,12 @@ class Planner:
     @cached_property
     def _executions(self) -> Executions:
         """How tasks run on the session's backend, and on the backend of its GPU tasks."""
-        backend = self.settings.backend
-        return Executions(backend.execution, gpu_backend(backend.name).execution)
+        return Executions(self._execution, gpu_backend(self.settings.backend.name).execution)
+
+    @property
+    def _execution(self) -> Execution:
+        found = self.settings.backend.execution
+        return PLAIN if found is NATIVE and not self.options.native else found
 
     def _cut(self, program: Program) -> Plan:
         return replace(self._partition(program), backend=self.settings.backend.name, fingerprint=self._fingerprint)
@@ -159,7 +164,7 @@ _interned = lru_cache(maxsize=MAX_CACHED_PLANS)(Planner)
 
 def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
     """The results of a step. Raises if it makes NaN or Inf from finite numbers: the run can report where."""
-    made = compute(OPS[step.type], arrays, step.attrs, specs)
+    made = apply(OPS[step.type], arrays, step.attrs, specs)
     numerics.check_op(step.type, made, arrays, step.attrs)
     return made
 
@@ -176,7 +181,7 @@ def _local_planner(options: SessionOptions) -> Planner:
     threads, backend = options.threads or usable_cpus(), _backend(options.backend)
     cluster = _cluster(options) or local_cluster(threads, None, backend.rates(calibrate.machine(threads)))
     settings = _made(Settings, options, backend=backend, threads=threads)
-    asked = _fitting(_made(Options, options, native=_native(options)), cluster)
+    asked = _fitting(_made(Options, options, native=_native(options, backend)), cluster)
     recording = _recording(options)
     if recording is None:
         return _interned(cluster, asked, settings)
@@ -188,7 +193,7 @@ def _ray_planner(options: SessionOptions) -> Planner:
     from distgrad.workers.on_ray.settings import RaySettings
 
     cpus, backend = options.cpus_per_task or 1, _backend(options.backend)
-    asked = _made(Options, options, native=_native(options))
+    asked = _made(Options, options, native=_native(options, backend))
     settings = _made(Settings, options, backend=backend, threads=cpus)
     cluster, recording = _cluster(options), _recording(options)
     on_ray = _made(RaySettings, options, record=recording and recording.add)
@@ -254,16 +259,23 @@ def _fitting(asked: Options, cluster: Cluster) -> Options:
     return asked
 
 
-def _native(options: SessionOptions) -> bool:
-    """Whether plans are for native code."""
+def _native(options: SessionOptions, backend: Backend) -> bool:
+    """Whether plans are for native code, which only NumPy's engine runs."""
     if options.native and native.unusable():
         raise ValueError(f"Session: native is True, but {native.unusable()}")
-    return not native.turned_off() if options.native is None else options.native
+    asked = not native.turned_off() if options.native is None else options.native
+    return asked and backend.is_numpy
+
+
+def _can_fuse(step: Step, types: Sequence[Spec]) -> bool:
+    from distgrad.workers.native.formulas import has_rule  # late: llvmlite is large
+
+    return has_rule(step, types)
 
 
 def _packages(backend: Backend, options: Options) -> tuple[str, ...]:
     """What the bits of a plan depend on beside what those of every plan do."""
-    return (*backend.packages, *([NATIVE] if options.native else []))
+    return (*backend.packages, *([NATIVE_CODE] if options.native else []))
 
 
 def _backend(name: str) -> Backend:

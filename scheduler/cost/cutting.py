@@ -63,7 +63,12 @@ def cut_group(step: Step) -> Cut:
 
 
 def _folds(step: Step) -> bool:
-    return any(kind_of(inner.type) is Kind.REDUCTION and 0 in inner.attrs["axis"] for inner in step.body)
+    return any(reduces_rows(inner) for inner in step.body)
+
+
+def reduces_rows(inner: Step) -> bool:
+    """Whether a step of a group reduces leading axes, of which each block makes a part."""
+    return kind_of(inner.type) is Kind.REDUCTION and 0 in inner.attrs["axis"]
 
 
 def _even(height: int, row: int) -> int:

@@ -15,7 +15,7 @@ from distgrad.scheduler.cluster import Machine
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group
 from distgrad.scheduler.cost.work import Product, Work, nbytes
 from distgrad.scheduler.cost.work_table import rule_of
-from distgrad.scheduler.execution import BLOCKED, Execution
+from distgrad.scheduler.execution import NATIVE, Execution
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 
@@ -49,7 +49,7 @@ class Terms(NamedTuple):
 class CostModel:
     """Costs of steps on `cpus` cores of one machine. Equal steps are priced once."""
 
-    def __init__(self, machine: Machine, cpus: int = 1, execution: Execution = BLOCKED):
+    def __init__(self, machine: Machine, cpus: int = 1, execution: Execution = NATIVE):
         self.machine = machine
         self.execution = execution
         self.cpus = max(cpus, 1)
@@ -121,16 +121,15 @@ class CostModel:
             _make_room(self._works)
             ins, outs = [types[v] for v in step.inputs], [types[v] for v in step.outputs]
             found = rule_of(step.type).work(ins, outs, step.attrs)
-            if not self.execution.in_blocks:
+            if self.execution.splits_steps:
                 found = found._replace(calls=min(found.calls, 1.0), blocks=1)
             self._works[key] = found
         return found
 
     def _group(self, step: Step, types: Sequence[Spec]) -> Work:
-        """Steps of a group work in cache, block by block; only its inputs and outputs move through memory. A backend
-        that has no blocks runs them one by one."""
+        """Only the inputs and outputs of a group move through memory. Without fused loops its steps run one by one."""
         works = [self._single(inner, types, _key(inner, types)) for inner in step.body]
-        if not self.execution.in_blocks:
+        if not self.execution.fuses:
             return _one_by_one(works)
         cut = cut_group(step)
         moved = nbytes([types[v] for v in (*step.inputs, *step.outputs)])

@@ -11,7 +11,7 @@ from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.cost.footprint import is_placed
 from distgrad.scheduler.cost.rates import Cost, CostModel
 from distgrad.scheduler.devices import check_devices, parse
-from distgrad.scheduler.execution import BLOCKED, DEFAULT, Execution, Executions
+from distgrad.scheduler.execution import DEFAULT, NATIVE, Execution, Executions
 from distgrad.scheduler.program import CALL, Inner, Program, Step
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Needs:
 
     cpus: int = 1
     gpus: int = 0
-    execution: Execution = BLOCKED
+    execution: Execution = NATIVE
 
 
 def needs_of(

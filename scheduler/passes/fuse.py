@@ -1,8 +1,8 @@
 """Fusion: elementwise steps over one shape, with the row-wise steps and reductions among them, become one Fused step.
 
-A fused step runs in blocks of rows that stay in the cache, so that only its inputs and outputs go through memory. Its
-`space` is the shape that it iterates over, and `split` is the number of leading axes that are divided into blocks. The
-trailing axes are whole in every block, so a softmax or the mean of a row can be among the steps.
+A fused step is one loop over elements or rows, so that only its inputs and outputs go through memory. Its `space` is
+the shape that it iterates over, and `split` is the number of leading axes that threads may divide. The trailing axes
+stay whole, so a softmax or the mean of a row can be among the steps.
 
 Steps are fused by stage. Within a space, a step has the stage of its inputs; values that leave the space, or pass
 through a step that cannot be fused, get a later stage. A path that leaves a group and returns to it would reach a later
@@ -27,7 +27,7 @@ SMALL = 2048
 LONG_ROW = 1 << 16
 #: Maximum steps per group: more than this is worth several tasks.
 MANY = 256
-#: Minimum elements at which even a single step gains from running in blocks on several threads.
+#: Minimum elements at which even a single step gains from several threads.
 LARGE = 1 << 17
 #: Number of bits that record the origin of values. With more feeds than bits, some towers are not told apart.
 ROOTS = 512
@@ -43,8 +43,16 @@ class Role(NamedTuple):
     goes_on: bool
 
 
-def fuse(program: Program) -> Program:
-    """Fuse steps that can run in blocks together. Results differ at most in the order of sums over blocks.
+CanFuse = Callable[[Step, Sequence[Spec]], bool]
+
+
+def always(step: Step, types: Sequence[Spec]) -> bool:
+    return True
+
+
+def fuse(program: Program, can_fuse: CanFuse = always) -> Program:
+    """Fuse steps that can run as one loop. `can_fuse` says whether the workers have a rule for a step. Results differ
+    in the order of sums, and as far as a loop has its own mathematical functions.
 
     >>> import numpy as np
     >>> import distgrad as dg
@@ -55,7 +63,7 @@ def fuse(program: Program) -> Program:
     >>> [step.type for step in fuse(lower([y], [x])).steps]
     ['Const', 'Fused']
     """
-    groups = _groups(program)
+    groups = _groups(program, can_fuse)
     return replace(program, steps=_contracted(program, groups)) if groups else program
 
 
@@ -156,7 +164,7 @@ def _row(space: Shape, split: int) -> int:
     return math.prod(space[split:])
 
 
-def _groups(program: Program) -> list[_Group]:
+def _groups(program: Program, can_fuse: CanFuse) -> list[_Group]:
     """The groups worth fusing, each with its steps in order."""
     types = program.types
     given = set(program.given)
@@ -166,6 +174,8 @@ def _groups(program: Program) -> list[_Group]:
     known = _Known(given, _roots(program))
     for i, step in enumerate(program.steps):
         part = role(step, types)
+        if part is not None and not can_fuse(step, types):
+            part = None
         stage = _stage(step, stage_of, space_of, step_stage, None if part is None else (part.space, step.device))
         if part is not None:
             if part.split == 0 or _row(part.space, part.split) > LONG_ROW:
@@ -364,6 +374,16 @@ def _fused(program: Program, group: _Group, outside: set[int]) -> Step:
     made = {v for step in body for v in step.outputs}
     inputs = tuple(dict.fromkeys([v for step in body for v in step.inputs if v not in made]))
     outputs = tuple([v for step in body for v in step.outputs if v in outside])
-    last = body[-1]
-    attrs = {"space": group.role.space, "split": group.role.split}
+    return _step(body, inputs, outputs, group.role)
+
+
+def alone(step: Step, types: Sequence[Spec]) -> Step:
+    """A group of one step, which must have a role."""
+    part = role(step, types)
+    assert part is not None
+    return _step((step,), tuple(dict.fromkeys(step.inputs)), step.outputs, part)
+
+
+def _step(body: tuple[Step, ...], inputs: tuple[int, ...], outputs: tuple[int, ...], role: Role) -> Step:
+    last, attrs = body[-1], {"space": role.space, "split": role.split}
     return Step(FUSED, inputs, outputs, attrs, (), last.source, last.name, last.device, body)

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from distgrad.scheduler.execution import BLOCKED, Execution
 from distgrad.scheduler.outlined_calls import mapped
 from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.passes.canonical import canonical
 from distgrad.scheduler.passes.chunks import chunks, joins
 from distgrad.scheduler.passes.equal import merge_equal
-from distgrad.scheduler.passes.fuse import fuse
-from distgrad.scheduler.passes.norms import norms
+from distgrad.scheduler.passes.fuse import always, fuse
 from distgrad.scheduler.passes.rewrite import Evaluate
 from distgrad.scheduler.passes.simplify import simplify
-from distgrad.scheduler.passes.slopes import slopes
 from distgrad.scheduler.passes.sums import slice_sums, trees
-from distgrad.scheduler.program import Program, check_program, planning
+from distgrad.scheduler.program import Program, Step, check_program, planning
+from distgrad.types import Spec
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +26,8 @@ class Context:
     evaluate: Evaluate
     #: Terms per addition of a reduce tree.
     fan_in: int = 4
-    #: How the program will run.
-    execution: Execution = BLOCKED
+    #: Whether the workers can run a step as part of a group.
+    can_fuse: Callable[[Step, Sequence[Spec]], bool] = always
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +43,8 @@ class Pass:
     needs: tuple[str, ...] = ()
     #: Fields of the context that the function takes after the program.
     takes: tuple[str, ...] = ()
-    #: Whether it applies only to programs that run in blocks.
-    in_blocks: bool = False
     #: When partitioning calls it; empty if `improve` runs it.
     when: str = ""
-    #: Whether it will be removed once groups of steps run as generated code.
-    leaving: bool = False
 
     @property
     def name(self) -> str:
@@ -69,7 +63,7 @@ PASSES = (
     Pass(
         simplify,
         does="Removes steps that return their input, applies algebraic peephole rules, and folds constants.",
-        keeps="every bit except the sign of NaNs",
+        keeps="every bit except the sign of NaNs; mathematical functions of constants are NumPy's",
         takes=("evaluate",),
     ),
     Pass(
@@ -92,26 +86,11 @@ PASSES = (
         takes=("fan_in",),
     ),
     Pass(
-        slopes,
-        does="Computes the derivative of a Gelu together with its value.",
-        keeps="every bit",
-        needs=("merge_equal",),
-        in_blocks=True,
-        leaving=True,
-    ),
-    Pass(
-        norms,
-        does="Reuses the results of a layer norm in its gradient.",
-        keeps="all but the rounding of these gradients",
-        needs=("merge_equal",),
-        in_blocks=True,
-        leaving=True,
-    ),
-    Pass(
         fuse,
-        does="Fuses elementwise and row-wise steps into groups that run in blocks.",
-        keeps="all but the rounding of sums over blocks",
-        needs=("canonical", "simplify", "merge_equal", "slice_sums", "trees", "slopes", "norms"),
+        does="Fuses elementwise and row-wise steps into groups that run as one loop.",
+        keeps="all but the rounding of sums and of mathematical functions",
+        needs=("canonical", "simplify", "merge_equal", "slice_sums", "trees"),
+        takes=("can_fuse",),
     ),
     Pass(
         expanded_program,
@@ -149,7 +128,7 @@ def improve(program: Program, context: Context, passes: Iterable[Pass] = PASSES)
     >>> [[s.type for s in p.steps] for p in (lower(grads, [x]), improve(lower(grads, [x]), Context(evaluate)))]
     [['Identity', 'Fill', 'Reshape', 'BroadcastTo', 'Cos', 'Mul'], ['Cos']]
     """
-    chosen = [each for each in passes if not each.when and (context.execution.in_blocks or not each.in_blocks)]
+    chosen = [each for each in passes if not each.when]
 
     def run(program: Program) -> Program:
         for each in chosen:

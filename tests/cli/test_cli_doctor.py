@@ -50,8 +50,8 @@ def only(found: Iterator[Finding]) -> Finding:
 def test_it_looks_at_everything_that_is_needed() -> None:
     made = run("--json")
     names = {finding["what"] for finding in json.loads(made.stdout)}
-    assert names >= {"python", "distgrad", "numpy", "scipy", "cpus", "blas", "native code", "memory", "object store", "disk"}
-    assert names >= {"gpus", "calibration", "open files", "terminal", "ray cluster"}
+    assert names >= {"python", "distgrad", "numpy", "scipy", "cpus", "blas", "memory", "object store", "disk"}
+    assert names >= {"native code", "gpus", "calibration", "open files", "terminal", "ray cluster"}
 
 
 def test_json_says_of_each_what_was_found_and_what_to_do() -> None:
@@ -297,7 +297,7 @@ def test_a_folder_that_others_can_write_to_is_named_with_the_remedy(tmp_path: Pa
     assert "DISTGRAD_CACHE" in finding.remedy
 
 
-@pytest.mark.parametrize("why", ["llvmlite is not installed", "this CPU has no FMA instructions", "DISTGRAD_NATIVE is 0"])
+@pytest.mark.parametrize("why", doctor._NATIVE_REMEDIES)
 def test_native_code_that_is_off_is_a_warning_with_a_remedy(why: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr(native, "turned_off", lambda: why)
     finding = only(doctor.native_code())

@@ -8,7 +8,7 @@ from ray import exceptions
 
 import distgrad as dg
 from distgrad.scheduler.bodies import bodies
-from distgrad.workers.fingerprint import NATIVE, Fingerprint, fingerprint
+from distgrad.workers.fingerprint import NATIVE_CODE, Fingerprint, fingerprint
 from distgrad.workers.on_ray import task
 from distgrad.workers.on_ray.agreement import Agreement, admitted, extras_of, has_native_code, refused, settled
 from distgrad.workers.on_ray.failures import Collateral, Differs, Refused, classify
@@ -90,14 +90,14 @@ def test_packages_that_a_body_uses_beyond_the_others() -> None:
         (body,), _ = bodies(dg.function(lambda x: x + x).plan(np.ones(3, ml_dtypes.bfloat16)))
     assert extras_of(body, "numpy") == ("ml_dtypes",)
     assert extras_of(body, "torch") == ("ml_dtypes", "torch")
-    for native, extras in ((False, ()), (True, (NATIVE,))):
+    for native, extras in ((False, ()), (True, (NATIVE_CODE,))):
         with dg.Session(native=native):
             (plain,), _ = bodies(dg.function(lambda x: x + x).plan(np.ones(3)))
         assert extras_of(plain, "numpy") == extras
 
 
 def compiled(version: str) -> Fingerprint:
-    return Fingerprint((*made().fields, (NATIVE, version)))
+    return Fingerprint((*made().fields, (NATIVE_CODE, version)))
 
 
 def test_where_one_node_lacks_the_driver_s_native_code_no_node_uses_it(caplog: pytest.LogCaptureFixture) -> None:

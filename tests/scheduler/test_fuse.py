@@ -13,10 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distgrad as dg
-from distgrad.registry import OPS, Kind
 from distgrad.scheduler.passes.fuse import LONG_ROW, MANY, fuse, role
 from distgrad.scheduler.program import FUSED, Program, Step, check_program, lower
-from distgrad.workers.blocked.into import into_of
 
 from ..engines import fused, tiny_blocks
 from ..random_graphs import ALL, RandomGraph, build, random_graph
@@ -43,11 +41,12 @@ def placeholder(*shape: int, dtype: Any = "float32") -> dg.Tensor:
 # -- what can be fused -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("op_type", sorted(OPS))
-def test_what_can_be_fused_is_an_op_that_can_be_computed_into_a_buffer(op_type: str) -> None:
-    op = OPS[op_type]
-    if op.kernel is None and (op.kind in (Kind.ELEMENTWISE, Kind.ROWWISE) or op.combine is not None):
-        assert into_of(op_type) is not None
+def test_only_what_the_workers_have_a_rule_for_is_fused() -> None:
+    """x -> tanh -> exp -> * 2, where nobody can fuse exp."""
+    x = placeholder(N, D)
+    program = lower([dg.exp(dg.tanh(x) + 1.0) * 2.0 - 1.0], [x])
+    made = fuse(program, lambda step, types: step.type != "Exp")
+    assert kinds(made) == [["Tanh", "Add"], "Exp", ["Mul", "Sub"]]
 
 
 def test_a_chain_of_elementwise_ops_is_one_step() -> None:

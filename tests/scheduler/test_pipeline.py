@@ -19,8 +19,6 @@ from distgrad.run import planner
 from distgrad.scheduler import passes
 from distgrad.scheduler.cost.memory import given_bytes
 from distgrad.scheduler.digest import is_plain, program_digest
-from distgrad.scheduler.execution import STEP_BY_STEP
-from distgrad.scheduler.joined import joined
 from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.partition.simulate import loads_of
 from distgrad.scheduler.passes.pipeline import PASSES, Context, Pass, improve
@@ -61,9 +59,9 @@ def test_every_pass_takes_what_the_context_has() -> None:
 
 
 def row(each: Pass) -> str:
-    where = f"when {each.when}" if each.when else "in blocks" if each.in_blocks else "always"
+    where = f"when {each.when}" if each.when else "always"
     needs = ", ".join([f"`{name}`" for name in each.needs])
-    return f"| `{each.name}` | {each.does} | {needs} | {each.keeps} | {where}{'; leaving' if each.leaving else ''} |"
+    return f"| `{each.name}` | {each.does} | {needs} | {each.keeps} | {where} |"
 
 
 def test_the_docs_have_the_list() -> None:
@@ -97,10 +95,9 @@ def test_a_pass_that_is_added_to_the_list_runs() -> None:
     )
 
 
-def test_a_pass_for_blocks_runs_only_there_and_partitioning_calls_its_own() -> None:
-    eager = replace(CONTEXT, execution=STEP_BY_STEP)
-    for other in (replace(SHORT_NAMES, in_blocks=True), replace(SHORT_NAMES, when="there are many")):
-        assert improve(lowered(), eager, [*PASSES, other]) == improve(lowered(), eager)
+def test_partitioning_calls_its_own_passes() -> None:
+    other = replace(SHORT_NAMES, when="there are many")
+    assert improve(lowered(), CONTEXT, [*PASSES, other]) == improve(lowered(), CONTEXT)
 
 
 def test_a_pass_that_breaks_a_program_is_caught() -> None:
@@ -139,7 +136,7 @@ def test_planning_computes_each_thing_once(model: str, cluster: Any, monkeypatch
     monkeypatch.setattr(planner, "_plans", OrderedDict())
     f, plans = MODELS[model](), []
     run = [each.function for each in PASSES if not each.when]
-    counted = [*run, check_program, loads_of, given_bytes, joined, program_digest, is_plain]
+    counted = [*run, check_program, loads_of, given_bytes, program_digest, is_plain]
     with dg.Session(cluster=cluster, cpus_per_task=1):
         found = calls(lambda: plans.append(f.plan(W, X)), counted)
     steps = list(all_steps(plans[0].program.steps))
@@ -150,7 +147,6 @@ def test_planning_computes_each_thing_once(model: str, cluster: Any, monkeypatch
         check_program: 2 * programs,  # after lowering, and after the passes
         loads_of: 1,
         given_bytes: 1,
-        joined: sum(bool(step.body) for step in steps),
         program_digest: programs,
         is_plain: programs,
     }

@@ -16,7 +16,6 @@ from distgrad.scheduler.passes import algebra, aliases, constants
 from distgrad.scheduler.passes.equal import merge_equal
 from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.passes.rewrite import FOLDED_BYTES, Rewriter
-from distgrad.scheduler.passes.slopes import slopes
 from distgrad.scheduler.program import Program, Step, lower
 from distgrad.types import Spec
 from distgrad.workers import reference
@@ -395,33 +394,3 @@ def test_what_is_written_is_what_the_steps_left_make() -> None:
     step = Step("Identity", (0,), (1,), {}, (), UNKNOWN, "same")
     program = Program((step,), (Spec((), np.dtype(float)),) * 2, (), (), (("v", 0),), (("w", 1),))
     assert alias(program) == replace(program, steps=(), writes=(("w", 0),))
-
-
-# -- slopes ------------------------------------------------------------------------------------------------------------
-
-
-def gelu_and_gradient(dtype: str, approximate: bool) -> Program:
-    x, g = dg.placeholder((60,), dtype), dg.placeholder((60,), dtype)
-    y = dg.nn.gelu(x, approximate=approximate)
-    return lower([y, *dg.gradients(y, x, g)], [x, g])
-
-
-@pytest.mark.parametrize("approximate", [True, False])
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_slope_of_gelu_beside_its_value_keeps_every_bit(dtype: str, approximate: bool) -> None:
-    before = gelu_and_gradient(dtype, approximate)
-    after = slopes(before)
-    assert {"Gelu", "GeluGrad"}.isdisjoint(kinds(after))
-    x = np.r_[0, -0.0, 1e13, -1e13, 50, -50, np.nan, np.random.default_rng(0).standard_normal(53) * 4]
-    assert_same_bits(before, after, x.astype(dtype), np.linspace(-2, 2, 60).astype(dtype))
-
-
-def test_gelu_without_its_gradient_stays_one_step() -> None:
-    x = dg.placeholder((6,))
-    program = lower([dg.nn.gelu(x)], [x])
-    assert slopes(program) is program
-
-
-def test_sixteen_bit_floats_keep_gelu_as_it_is() -> None:
-    program = gelu_and_gradient("float16", True)
-    assert slopes(program) is program

@@ -18,7 +18,7 @@ import pytest
 import distgrad as dg
 from distgrad.workers import node_report, probes
 from distgrad.workers.cpus import X86, can_run
-from distgrad.workers.fingerprint import NATIVE, Fingerprint, fingerprint, flushes
+from distgrad.workers.fingerprint import NATIVE_CODE, Fingerprint, fingerprint, flushes
 
 FLAGS = frozenset(node_report.flags())
 PROGRAM = """
@@ -173,7 +173,7 @@ def _plan(**options: Any) -> dg.Plan:
 
 def test_a_plan_records_the_fingerprint_of_this_process() -> None:
     plan = _plan(threads=1)
-    assert plan.fingerprint == fingerprint((NATIVE,) if plan.options.native else ()).fields
+    assert plan.fingerprint == fingerprint((NATIVE_CODE,) if plan.options.native else ()).fields
     assert plan.bits == {**plan.bits, "backend": "numpy", "cpus per task": "1", **dict(fingerprint().fields)}
     assert json.loads(plan.to_json())["bits"] == plan.bits
 

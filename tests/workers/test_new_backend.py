@@ -14,7 +14,7 @@ import pytest
 import distgrad as dg
 from distgrad.scheduler.bodies import bodies
 from distgrad.scheduler.cluster import Machine
-from distgrad.scheduler.execution import STEP_BY_STEP
+from distgrad.scheduler.execution import EAGER
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.backends import BACKENDS, Array, Backend, Extras, Gpus, backend, gpu_backend
@@ -52,7 +52,7 @@ def rates(machine: Machine) -> Machine:
 
 #: What the library was asked to do.
 calls: list[str] = []
-EXECUTION = replace(STEP_BY_STEP, splits_steps=False)
+EXECUTION = replace(EAGER, splits_steps=False)
 ROW = Backend(
     "library", load, "pip install library", {"library": lambda: "1.0"}, rewrite=rewrite,
     gpus=Gpus(nullcontext, lambda: 1 << 30, lambda: ("ok", "library", "")), execution=EXECUTION, rates=rates,

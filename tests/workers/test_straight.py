@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import distgrad as dg
-from distgrad.workers.blocked import straight
-from distgrad.workers.blocked.straight import CHUNK, Straight, failed_at
 from distgrad.workers.calls import TapeCall, nothing
+from distgrad.workers.numpy_engine import straight
+from distgrad.workers.numpy_engine.straight import CHUNK, Straight, failed_at
 
 from ..engines import optimized
 

@@ -33,7 +33,7 @@ Build = Callable[..., Sequence[dg.Tensor]]
 def program(f: Build, *shapes: tuple[int, ...], dtype: str = "float32") -> Program:
     with dg.Graph():
         xs = [dg.placeholder(shape, dtype) for shape in shapes]
-        return optimized(list(f(*xs)), xs, "torch")
+        return optimized(list(f(*xs)), xs)
 
 
 def with_gradients(f: Callable[..., dg.Tensor]) -> Build:
@@ -367,7 +367,7 @@ def test_a_sum_of_more_than_two_writes_nowhere_that_it_reads() -> None:
 def test_programs_full_of_views_are_computed_as_by_the_slow_executor(name: str, graph: RandomGraph) -> None:
     with dg.Graph():
         leaves, fetches = built(graph)
-        p = fuse(optimized(fetches, leaves, "torch"))
+        p = fuse(optimized(fetches, leaves))
     given = graph.leaf_values(dtype=np.float32)
     run = eager(p, name)
     with np.errstate(all="ignore"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from distgrad.scheduler.cluster import Machine
-from distgrad.scheduler.execution import STEP_BY_STEP, Execution
+from distgrad.scheduler.execution import EAGER, Execution
 from distgrad.workers.backends.base_extras import Array, Extras
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class Backend:
     #: None if the backend runs on CPUs alone.
     gpus: Gpus | None = None
     #: How tasks run, as far as predicted time and memory depend on it.
-    execution: Execution = STEP_BY_STEP
+    execution: Execution = EAGER
     #: Turns the measured rates of a machine into those of this backend.
     rates: Callable[[Machine], Machine] = lambda machine: machine
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.backends.backend import Backend
 from distgrad.workers.backends.base_extras import Array
-from distgrad.workers.blocked.blocks import picker
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.kernels import lookup
 from distgrad.workers.kernels.user_ops import run_user_op
@@ -121,3 +121,14 @@ def _dead_after(calls: Sequence[EagerStep], kept: set[int]) -> list[list[int]]:
     for v, i in last.items():
         dead[i].append(v)
     return dead
+
+
+def picker(places: Sequence[int]) -> Callable[[Any], Any]:
+    """What takes these places of a list as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return partial(_picked, tuple(places))  # an itemgetter of one gives the item itself
+
+
+def _picked(places: Sequence[int], values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple([values[i] for i in places])

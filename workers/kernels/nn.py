@@ -151,11 +151,10 @@ def layer_norm_scale(xp: Any, x: Any, *, axis: Any, eps: float) -> Any:
 
 
 @kernel("LayerNormGrad", single=True)
-def layer_norm_grad(xp: Any, g: Any, x: Any, scale: Any = None, *, axis: Any, eps: float) -> Any:
-    """If the scale is given, x is normalised already."""
+def layer_norm_grad(xp: Any, g: Any, x: Any, *, axis: Any, eps: float) -> Any:
     if 0 in x.shape:
         return g
-    y, r = (x, scale) if scale is not None else _normalised(xp, x, axis, eps)
+    y, r = _normalised(xp, x, axis, eps)
     made = g - xp.mean(g, axis=axis, keepdims=True)
     made -= y * xp.mean(g * y, axis=axis, keepdims=True)
     made *= r

@@ -7,13 +7,15 @@ reductions and elementwise operations, so a softmax or a layer norm needs no cod
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from distgrad.types import DType
-from distgrad.workers.native.rules import NUMBERS, RULES, Unsupported
+from distgrad.registry import Kind, kind_of
+from distgrad.scheduler.program import Step
+from distgrad.types import DType, Spec
+from distgrad.workers.native.rules import FLOATS, NUMBERS, RULES, Unsupported
 
 INDEX = np.dtype(np.int64)
 
@@ -144,11 +146,9 @@ def _layer_norm_scale(n: int, x: Node, *, axis: Any, eps: float) -> Node:
     return _centred(n, x, eps)[1]
 
 
-def _layer_norm_grad(n: int, g: Node, x: Node, scale: Node | None = None, *, axis: Any, eps: float) -> Node:
-    """If the scale is given, x is normalised already."""
-    y, r = (x, scale) if scale is not None else _centred(n, x, eps)
-    if scale is None:
-        y = y * r
+def _layer_norm_grad(n: int, g: Node, x: Node, *, axis: Any, eps: float) -> Node:
+    centred, r = _centred(n, x, eps)
+    y = centred * r
     return (g - (y * _mean(g * y, n) + _mean(g, n))) * r
 
 
@@ -175,6 +175,18 @@ def row_op(type: str, n: int, args: tuple[Node, ...], attrs: Mapping[str, Any]) 
     if rule is None or any(x.dtype.char not in "fd" for x in args if x.full):
         raise Unsupported(type)
     return rule(n, *args, **attrs)
+
+
+def has_rule(step: Step, types: Sequence[Spec]) -> bool:
+    """Whether native code can compute a step as part of a group."""
+    kind, (v,) = kind_of(step.type), step.outputs
+    dtypes = [types[u].dtype for u in step.inputs]
+    if kind is Kind.ELEMENTWISE:
+        return bool(dtypes) and step.type in RULES and RULES[step.type].takes(dtypes, types[v].dtype)
+    if kind is Kind.REDUCTION:
+        known = step.type in REDUCTIONS or step.type == "Mean"
+        return known and dtypes == [types[v].dtype] and dtypes[0].char in NUMBERS
+    return step.type in ROWS and types[v].dtype.char in FLOATS
 
 
 def identity(type: str, dtype: DType) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from distgrad.registry import Kind, kind_of
+from distgrad.scheduler.cost.cutting import reduces_rows
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.native.formulas import REDUCTIONS, Node, apply, row_op
@@ -85,8 +86,8 @@ class Group:
         if len(found) > 1:
             raise Unsupported("rows of different lengths")
         shapes = {self._aligned(inner, v) for inner in body for v in inner.inputs if v in self._given}
-        shapes |= {self._result_shape(v) for inner in body for v in inner.outputs if not _folds(inner)}
-        folds = [inner.attrs["axis"] for inner in body if _folds(inner)]
+        shapes |= {self._result_shape(v) for inner in body for v in inner.outputs if not reduces_rows(inner)}
+        folds = [inner.attrs["axis"] for inner in body if reduces_rows(inner)]
         if found:
             axis = found.pop()
             if not axis or not self._whole(axis, shapes, folds):
@@ -113,7 +114,7 @@ class Group:
     def _row_start(self, inner: Step) -> int | None:
         """The first axis of the rows that a step runs along; None where it does not."""
         rank, kind = len(self.space), kind_of(inner.type)
-        if kind is Kind.ELEMENTWISE or _folds(inner):
+        if kind is Kind.ELEMENTWISE or reduces_rows(inner):
             return None
         axis = inner.attrs.get("axis", rank - 1)
         axes = sorted(axis) if isinstance(axis, tuple) else [axis % rank]
@@ -127,7 +128,7 @@ class Group:
         (v,) = inner.outputs
         spec, kind = self._types[v], kind_of(inner.type)
         args = tuple([self._read(inner, u) for u in inner.inputs])
-        if _folds(inner):
+        if reduces_rows(inner):
             self._fold(inner, args[0])
             return
         if kind is Kind.ELEMENTWISE:
@@ -194,11 +195,6 @@ class Group:
             self._equal[key] = node if same else Node(node.type, args, node.attrs, node.dtype, node.full)
         self._merged_nodes.add(self._equal[key])
         return self._equal[key]
-
-
-def _folds(inner: Step) -> bool:
-    """Whether a step reduces leading axes."""
-    return kind_of(inner.type) is Kind.REDUCTION and 0 in inner.attrs["axis"]
 
 
 def _hashable(x: Any) -> Any:

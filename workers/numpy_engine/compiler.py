@@ -15,17 +15,17 @@ import numpy as np
 
 from distgrad.registry import OPS, View, view_of
 from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
+from distgrad.scheduler.passes.fuse import alone
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
 from distgrad.workers.arena import Layout
-from distgrad.workers.blocked.blocks import Blocks, entry_of
-from distgrad.workers.blocked.into import into_of
-from distgrad.workers.blocked.stretches import Stretch, stretches
-from distgrad.workers.blocked.together import Part, Together
 from distgrad.workers.calls import Filled, Kernel, Place, TapeCall, add_up, copied, item, nothing
 from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.numpy_engine.destinations import contiguous, destinations, like, parts, small_terms
+from distgrad.workers.numpy_engine.into import INTO
+from distgrad.workers.numpy_engine.stretches import Stretch, stretches
+from distgrad.workers.numpy_engine.together import Part, Together
 from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -62,11 +62,11 @@ class Compiler:
         self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
         self._offset: dict[int, int] = {}  # roots in the arena
         self._fresh: dict[int, list[int]] = {}  # roots that every run allocates: their slots and those of their views
-        self._end = len(steps)
-        self._blocks: dict[int, FusedRun] = {}
         self._stretches: list[_Under] = []
         self._stretch: _Under | None = None
-        steps, found = stretches(steps, types, self._last_uses(steps), pool.size, self._blocks_of)
+        steps, self._fused_runs = self._with_native_groups(steps)
+        self._end = len(steps)
+        steps, found = stretches(steps, types, self._last_uses(steps), pool.size, self._fused_runs)
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._last = self._last_uses(steps)
@@ -161,11 +161,25 @@ class Compiler:
             cut = self._stretch.cut
             self._stretch.cuts[len(self.calls) - 1] = None if cut is None else tuple([cut.get(v) for v in values])
 
-    def _blocks_of(self, step: Step) -> FusedRun:
-        if id(step) not in self._blocks:
-            native = _native_blocks(step, self._types, self._pool) if self._native else None
-            self._blocks[id(step)] = native or Blocks(step, self._types, self._pool)
-        return self._blocks[id(step)]
+    def _with_native_groups(self, steps: Sequence[Step]) -> tuple[list[Step], dict[int, FusedRun]]:
+        """How groups run as native code, by what they make first. Other groups are taken apart: into groups of one step
+        where native code has a rule for that, else into their steps."""
+        made: list[Step] = []
+        runs: dict[int, FusedRun] = {}
+        for step in steps:
+            made += self._taken_apart(step, runs) if step.type == FUSED else (step,)
+        return made, runs
+
+    def _taken_apart(self, step: Step, runs: dict[int, FusedRun]) -> Sequence[Step]:
+        if not self._native:
+            return step.body
+        run = _native_group(step, self._types, self._pool)
+        if run is not None:
+            runs[step.outputs[0]] = run
+            return (step,)
+        if len(step.body) == 1:
+            return step.body
+        return [each for inner in step.body for each in self._taken_apart(alone(inner, self._types), runs)]
 
     # -- lives ---------------------------------------------------------------------------------------------------
 
@@ -214,12 +228,7 @@ class Compiler:
             self._fused(i, step)
         elif step.outputs and step.outputs[0] in self._early:
             self._copy_rest(step)
-        elif self._is_view(step) and self._view(step):
-            pass
-        elif len(step.outputs) == 1 and OPS[step.type].kernel is None and into_of(step.type) is not None:
-            if not self._small(i, step):
-                self._into(i, step)
-        else:
+        elif not (self._is_view(step) and self._view(step)) and not self._into(i, step):
             self._kernel(step)
 
     def _constant(self, step: Step) -> None:
@@ -313,11 +322,18 @@ class Compiler:
         else:
             self._first(views)
 
-    def _into(self, i: int, step: Step) -> None:
-        entry, (v,) = entry_of(step, self._types), step.outputs
-        if step.type == "AddN" and len(step.inputs) > 2 and self._types[v].dtype.itemsize > 2:
+    def _into(self, i: int, step: Step) -> bool:
+        """Add a step that is computed into its place; False if its kernel allocates."""
+        if len(step.outputs) != 1 or OPS[step.type].kernel is not None:
+            return False
+        if self._small(i, step):
+            return True
+        entry, (v,) = INTO.get(step.type), step.outputs
+        if entry is None:
+            return False
+        if step.type == "AddN" and self._types[v].dtype.itemsize > 2 and len(step.inputs) > 1:
             self._sum(i, step)
-            return
+            return True
         out = self._out(i, step, v, step.inputs if entry.overlap else ())
         if entry.ufunc is not None:
             self._call(entry.ufunc, (*step.inputs, v), out, step)
@@ -325,6 +341,7 @@ class Compiler:
             assert entry.function is not None
             self._call(Filled(entry.function, step.attrs), (v, *step.inputs), out, step)
             self._note_cuts((v, *step.inputs))
+        return True
 
     def _small(self, i: int, step: Step) -> bool:
         """Add an elementwise step as native code; False if it cannot run so, or sums terms that lie in one table."""
@@ -364,7 +381,7 @@ class Compiler:
             self._call(np.add, (v, u, v), out, step)
 
     def _fused(self, i: int, step: Step) -> None:
-        run = self._blocks_of(step)
+        run = self._fused_runs[step.outputs[0]]
         for v in step.outputs:
             self._out(i, step, v, run.overwritable(v))
         self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body, run.in_order)
@@ -436,7 +453,7 @@ class Compiler:
             self.calls.append(TapeCall(nothing, (), out, None))
 
 
-def _native_blocks(step: Step, types: Sequence[Spec], pool: ThreadPool) -> FusedRun | None:
+def _native_group(step: Step, types: Sequence[Spec], pool: ThreadPool) -> FusedRun | None:
     """A fused step as native code; None where an op in it has no rule."""
     from distgrad.workers.native.blocks import native_blocks  # late: llvmlite is large
 
@@ -493,5 +510,4 @@ def _sees_order(step: Step, x: Array, types: Sequence[Spec]) -> bool:
     if step.type == "MatMul":
         as_it_is = x.strides[-1] == x.itemsize and x.strides[-2] >= x.shape[-1] * x.itemsize
         return not as_it_is or 1 in types[step.outputs[0]].shape[-2:]
-    entry = into_of(step.type)
-    return entry is None or not entry.exact
+    return step.type not in INTO

@@ -19,7 +19,7 @@ from distgrad.registry import view_of
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.arena import ALIGN
-from distgrad.workers.blocked.into import into_of
+from distgrad.workers.numpy_engine.into import INTO
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: From the array of the target to the part of it.
@@ -120,7 +120,7 @@ def _one_matrix(step: Step, types: Sequence[Spec]) -> bool:
 def small_terms(steps: Sequence[Step], types: Sequence[Spec], inside: Container[int]) -> dict[int, tuple[Step, int]]:
     """Small terms of one sum that are stored in a table: for each the sum, and its index among the terms. Only values
     that stay `inside` the task."""
-    placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and view_of(s.type) is None and into_of(s.type)}
+    placed = {s.outputs[0] for s in steps if len(s.outputs) == 1 and view_of(s.type) is None and s.type in INTO}
     found: dict[int, tuple[Step, int]] = {}
     for step in steps:
         if step.type != "AddN" or len(step.inputs) <= 3 or len(set(step.inputs)) < len(step.inputs):

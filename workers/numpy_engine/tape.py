@@ -7,23 +7,20 @@ or, for tapes of moderate length, the same calls as generated code.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 
-from distgrad.registry import OpDef
 from distgrad.scheduler.program import Step
-from distgrad.types import DType, Shape, Spec
-from distgrad.workers import reference
+from distgrad.types import Spec
 from distgrad.workers.arena import ARENAS, Arena
-from distgrad.workers.blocked.into import into_of
-from distgrad.workers.blocked.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.numpy_engine.compiler import Compiler
+from distgrad.workers.numpy_engine.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
 from distgrad.workers.task_monitor import TaskMonitor
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -125,16 +122,3 @@ class Tape:
                 slots[out] = run(*[slots[i] for i in args])
             bound = arena.bound[self] = slots, None if self._straight is None else self._straight.bound(slots)
         return bound
-
-
-def compute(
-    definition: OpDef, inputs: Sequence[Array], attrs: Mapping[str, Any], specs: Sequence[tuple[Shape, DType]]
-) -> list[Array]:
-    """Compute one op outside any graph, with the same bits as an unfused step of a tape."""
-    entry = into_of(definition.type) if definition.kernel is None else None
-    if entry is None or entry.exact:
-        return reference.apply(definition, inputs, attrs, specs)
-    out: Array = np.empty(*specs[0])
-    with np.errstate(all="ignore"):
-        entry(out, *inputs, **attrs)
-    return [out]

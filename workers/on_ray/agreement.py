@@ -22,7 +22,7 @@ from distgrad.errors import FingerprintError
 from distgrad.scheduler.bodies import Body
 from distgrad.workers import cpus, node_report
 from distgrad.workers.backends import BACKENDS
-from distgrad.workers.fingerprint import NATIVE, Fingerprint, fingerprint, is_extra
+from distgrad.workers.fingerprint import NATIVE_CODE, Fingerprint, fingerprint, is_extra
 from distgrad.workers.on_ray.failures import Differs
 
 if TYPE_CHECKING:
@@ -106,14 +106,14 @@ def agreed(nodes: Sequence[Node], home: str, extras: tuple[str, ...], any_bits: 
     if any_bits:
         return Agreement(env, None, True, {}, native)
     if not native:
-        found, ours = {id: x.without(NATIVE) for id, x in found.items()}, ours.without(NATIVE)
+        found, ours = {id: x.without(NATIVE_CODE) for id, x in found.items()}, ours.without(NATIVE_CODE)
     return replace(settled(env, names, found, ours), native=native)
 
 
 def has_native_code(nodes: Mapping[str, str], found: Mapping[str, Fingerprint], ours: Fingerprint) -> bool:
     """Whether all nodes have the native code of the driver, if that was asked for. Says so if one has not."""
-    mine = dict(ours.fields).get(NATIVE)
-    others = {id: dict(x.fields).get(NATIVE) for id, x in found.items()}
+    mine = dict(ours.fields).get(NATIVE_CODE)
+    others = {id: dict(x.fields).get(NATIVE_CODE) for id, x in found.items()}
     lacking = [id for id, theirs in others.items() if theirs != mine]
     if lacking:
         log.warning(
@@ -307,5 +307,5 @@ def extras_of(body: Body, backend: str) -> tuple[str, ...]:
     """Packages that this body uses in addition to those that every body uses. On GPUs the node's own version counts."""
     kinds = {spec.dtype.type.__module__ for spec in body.types}
     extras = ["ml_dtypes"] if "ml_dtypes" in kinds else []
-    extras += [NATIVE] if body.native else []
+    extras += [NATIVE_CODE] if body.native and BACKENDS[backend].is_numpy else []
     return tuple(extras if body.gpus else [*extras, *BACKENDS[backend].packages])

@@ -371,12 +371,12 @@ def test_nothing_is_written_outside_of_results() -> None:
 
 def test_a_group_with_an_op_that_has_no_rule_is_left_to_numpy() -> None:
     x = some((64, 64))
-    program, group = built(lambda x: [dg.lgamma(dg.exp(x))], [x])
+    program, group = built(lambda x: [dg.lgamma(dg.abs(x))], [x])
     assert native_blocks(group, program.types, thread_pool(1)) is None
     with dg.Session(native=True):
-        found = dg.function(lambda x: dg.lgamma(dg.exp(x)))(x)
+        found = dg.function(lambda x: dg.lgamma(dg.abs(x)))(x)
     with dg.Session(native=False):
-        np.testing.assert_array_equal(found, dg.function(lambda x: dg.lgamma(dg.exp(x)))(x))
+        np.testing.assert_array_equal(found, dg.function(lambda x: dg.lgamma(dg.abs(x)))(x))
 
 
 def test_labels_are_checked() -> None:

@@ -96,7 +96,8 @@ def test_random_rows_of_steps_equal_the_same_steps_one_at_a_time(data: st.DataOb
     """Walking is only a faster way to call the kernels."""
     length = data.draw(st.integers(1, 40), "length")
     dtype = data.draw(st.sampled_from([np.float32, np.float64, np.int32, np.int64]), "dtype")
-    picks = data.draw(st.lists(st.tuples(st.sampled_from("+-*mns"), st.integers(0, 99), st.integers(0, 99)), max_size=40))
+    index = st.integers(0, 99)
+    picks = data.draw(st.lists(st.tuples(st.sampled_from("+-*mns"), index, index), max_size=40))
     outs = data.draw(st.lists(st.integers(0, 99), min_size=1, max_size=3))
 
     def build(x: Any, y: Any) -> list[Any]:

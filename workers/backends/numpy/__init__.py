@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distgrad.scheduler.execution import BLOCKED
+from distgrad.scheduler.execution import NATIVE
 from distgrad.workers.backends.backend import Backend, CompiledSteps
 from distgrad.workers.backends.base_extras import Extras
 from distgrad.workers.backends.numpy.extras import NumpyExtras
@@ -26,4 +26,4 @@ def _compile(body: Body, backend: Backend) -> CompiledSteps:
     return Tape(body.steps, body.types, body.reads, body.gives, thread_pool(body.cpus), body.native)
 
 
-NUMPY = Backend("numpy", _load, compile=_compile, is_numpy=True, execution=BLOCKED)
+NUMPY = Backend("numpy", _load, compile=_compile, is_numpy=True, execution=NATIVE)

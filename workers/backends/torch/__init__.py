@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from distgrad.scheduler.cluster import Machine
-from distgrad.scheduler.execution import STEP_BY_STEP
+from distgrad.scheduler.execution import EAGER
 from distgrad.workers.backends.backend import Backend, Gpus
 from distgrad.workers.backends.base_extras import Array, Extras
 
@@ -85,6 +85,6 @@ TORCH = Backend(
     packages={"torch": _version},
     rewrite=_rewrite,
     gpus=Gpus(_device, _memory, _diagnosis),
-    execution=STEP_BY_STEP,
+    execution=EAGER,
     rates=_rates,
 )

@@ -13,18 +13,18 @@ pieces, which threads take that have come to the end of the next stretch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from distgrad.registry import OPS, view_of
+from distgrad.registry import OPS, Kind, kind_of, view_of
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Shape, Spec
 from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.products import even_pieces
 
-#: A stretch ends where it holds more bytes than its steps one by one would: this share of what the task
-#: holds at its peak, but at least and at most so many.
+#: A stretch ends where it holds more bytes than its steps one by one would: this share of the task's peak, within
+#: these bounds in bytes.
 LEAST_HELD, HELD, SHARE = 4 << 20, 16 << 20, 0.15
 #: A step that makes no more than this can be done before a stretch or after it, on one thread.
 LITTLE = 1 << 16
@@ -46,11 +46,11 @@ def stretches(
     types: Sequence[Spec],
     last: Mapping[int, int],
     threads: int,
-    blocks: Callable[[Step], FusedRun],
+    runs: Mapping[int, FusedRun],
 ) -> tuple[list[Step], list[Stretch]]:
     """The steps in an order in which there are stretches, and these. `last` has the last step that sees the memory of
-    each value, `blocks` is how a fused step runs."""
-    task = _Task(types, threads, blocks)
+    each value, `runs` has how fused steps run, by what they make first."""
+    task = _Task(types, threads, runs)
     if threads == 1 or sum([task.is_large(step) for step in steps]) < 2:
         return list(steps), []
     freed = task.freed(steps, last)
@@ -82,8 +82,8 @@ def stretches(
 class _Task:
     """What steps are to a number of threads."""
 
-    def __init__(self, types: Sequence[Spec], threads: int, blocks: Callable[[Step], FusedRun]):
-        self.types, self.threads, self.blocks = types, threads, blocks
+    def __init__(self, types: Sequence[Spec], threads: int, runs: Mapping[int, FusedRun]):
+        self.types, self.threads, self.runs = types, threads, runs
         self.most = HELD
 
     def nbytes(self, v: int) -> int:
@@ -93,7 +93,7 @@ class _Task:
     def is_large(self, step: Step) -> bool:
         """Whether threads would share the step by itself."""
         if step.type == FUSED:
-            return self.blocks(step).shared
+            return self.runs[step.outputs[0]].shared
         if not self.is_product(step):
             return False
         depth = self.types[step.inputs[0]].shape[-2 if step.attrs["transpose_a"] else -1]
@@ -145,7 +145,7 @@ class _Task:
 
     def _overwritten(self, step: Step, outputs: Sequence[int], free: set[int]) -> Iterator[int]:
         for v in outputs if free else ():
-            for u in self.blocks(step).overwritable(v):
+            for u in self.runs[step.outputs[0]].overwritable(v):
                 if u in free and self.types[u] == self.types[v]:
                     free.remove(u)
                     yield u
@@ -209,14 +209,15 @@ class _Open:
         self._made: dict[int, int] = {}
         self._whole: set[int] = set()
         self._after = set(rest.made)
-        #: Bytes that would have been let go by now, and those of them that wait for products.
+        #: Bytes that would have been released by now, and those of them that wait for products.
         self.held = rest.held
         self._waiting = 0
 
     @staticmethod
     def at(step: Step, held: int, count: int, task: _Task, rest: _Rest) -> _Open | None:
         """A stretch that begins with a step."""
-        if step.type not in (FUSED, "MatMul", "Concat", "Stack") or rest.held > task.most or task.is_little(step):
+        begins = step.type == FUSED or kind_of(step.type) in (Kind.PRODUCT, Kind.LAYOUT)
+        if not begins or rest.held > task.most or task.is_little(step):
             return None
         shape = step.attrs["space"] if step.type == FUSED else task.types[step.outputs[0]].shape
         stretch = _Open(shape[0] if shape else 1, count, task, rest)
@@ -292,7 +293,7 @@ class _Open:
     def _cut_of(self, step: Step) -> Mapping[int, int] | None:
         """Along which axes values of a step are cut where it runs by items; None where it does not."""
         if step.type == FUSED:
-            cut = self._task.blocks(step).cut_by_items(self._lead, self._count)
+            cut = self._task.runs[step.outputs[0]].cut_by_items(self._lead, self._count)
             values = (*step.inputs, *step.outputs)
             return None if cut is None else {v: 0 for v, is_cut in zip(values, cut, strict=True) if is_cut}
         if OPS[step.type].kernel is not None or self._lead % self._count:
@@ -313,7 +314,7 @@ class _Open:
         return dict.fromkeys((*cut, out), 0) if cut else None
 
     def _laid_out(self, step: Step) -> Mapping[int, int] | None:
-        """Of a step that only lays its inputs out anew, if items stay apart."""
+        """Of a step that only rearranges its inputs, if items stay apart."""
         axes = {self._made.get(v, 0) for v in step.inputs}
         axis = axes.pop() if len(axes) == 1 else -1
         if axis < 0 or any(self._types[v].shape[axis : axis + 1] != (self._lead,) for v in step.inputs):

@@ -1,1 +1,0 @@
-"""Fused steps as NumPy calls on blocks that fit the cache."""
