@@ -61,11 +61,15 @@ class Machine:
     #: float32 elements per second in cache: simple arithmetic (add, multiply, compare), and transcendental functions.
     elementwise: float = 5e9
     transcendental: float = 7.5e8
+    #: The same inside a fused step, which native code computes in registers.
+    native_elementwise: float = 1.2e10
+    native_transcendental: float = 1e9
     #: Random accesses per second: starts of short rows, gathered elements, random draws.
     irregular: float = 5e7
-    #: Overhead in seconds: of one array function call; of the same call in addition when threads share a step and
-    #: contend for the interpreter lock; and of one task.
+    #: Overhead in seconds: of one array function call; of one step of native code; of a call in addition when threads
+    #: share a step and contend for the interpreter lock; and of one task.
     kernel_seconds: float = 7e-7
+    native_seconds: float = 6e-8
     spread_seconds: float = 7e-6
     task_seconds: float = 5e-5
     #: Bytes per second between workers of one node (shared memory) and between nodes; network latency in seconds.

@@ -122,6 +122,6 @@ def _predictions(plan: Any) -> dict[str, float]:
 
 
 def warm() -> None:
-    """What loads once per process: BLAS and its buffers."""
-    x = np.ones((256, 256), np.float32)
-    dg.function(dg.value_and_grad(lambda x: dg.sum(x @ x)))(x)
+    """What loads once per process: BLAS and its buffers, and the compiler."""
+    x = np.ones((512, 512), np.float32)
+    dg.function(dg.value_and_grad(lambda x: dg.sum(dg.tanh(x @ x))))(x)

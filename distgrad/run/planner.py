@@ -37,7 +37,7 @@ from distgrad.workers.backends import Backend, backend, gpu_backend
 from distgrad.workers.fingerprint import NATIVE_CODE, fingerprint
 from distgrad.workers.importing import explain_import
 from distgrad.workers.local.engine import Engine, Settings
-from distgrad.workers.reference import apply
+from distgrad.workers.numpy_engine.single import compute
 from distgrad.workers.tools import calibrate
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Planner:
         self, definition: OpDef, inputs: Sequence[Any], attrs: Attrs, specs: Sequence[tuple[Shape, DType]]
     ) -> list[Any]:
         """Compute one op immediately."""
-        made = apply(definition, inputs, attrs, specs)
+        made = compute(definition, inputs, attrs, specs, self.options.native)
         if self.settings.check_numerics:
             numerics.check_op(definition.type, made, inputs, attrs)
         return made
@@ -112,7 +112,8 @@ class Planner:
 
     def _improved(self, program: Program) -> Program:
         """The program after all passes. They run on a worker if this process would fold constants to different bits."""
-        context = Context(evaluate, self.options.fan_in, _can_fuse if self._execution is NATIVE else always)
+        can_fuse = _can_fuse if self._execution is NATIVE else always
+        context = Context(partial(evaluate, native=self.options.native), self.options.fan_in, can_fuse)
         if self.link is None or self.link.bits.folds:
             return improve(program, context)
         from distgrad.workers.on_ray.remote_passes import run_on_worker
@@ -162,9 +163,9 @@ def _name(ops: Sequence[Operation]) -> str:
 _interned = lru_cache(maxsize=MAX_CACHED_PLANS)(Planner)
 
 
-def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec]) -> list[Any]:
+def evaluate(step: Step, arrays: Sequence[Any], specs: Sequence[Spec], native: bool = False) -> list[Any]:
     """The results of a step. Raises if it makes NaN or Inf from finite numbers: the run can report where."""
-    made = apply(OPS[step.type], arrays, step.attrs, specs)
+    made = compute(OPS[step.type], arrays, step.attrs, specs, native)
     numerics.check_op(step.type, made, arrays, step.attrs)
     return made
 

@@ -59,7 +59,12 @@ def cut_group(step: Step) -> Cut:
         count += count % 2
     height = _even(max(-(-rows // max(count, 1)), 1), elements // max(rows, 1))
     count = -(-rows // height)
-    return Cut(count, height, count > 1 and elements * len(step.body) >= ALONE)
+    return Cut(count, height, count > 1 and is_shared(step))
+
+
+def is_shared(step: Step) -> bool:
+    """Whether a group has enough to do for several threads."""
+    return math.prod(step.attrs["space"]) * len(step.body) >= ALONE
 
 
 def _folds(step: Step) -> bool:

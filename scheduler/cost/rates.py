@@ -1,9 +1,9 @@
 """The cost model: how long a step takes on a machine, from its work (`work_table`) and the machine's rates.
 
 The time of a step is the sum of its matrix products, the longer of its arithmetic and its memory traffic (they
-overlap), its random accesses and its function calls. Threads share large products and the blocks of groups and
-convolutions. They do not share function calls, because the interpreter runs one thread at a time; each call even takes
-longer, because the threads hand the interpreter lock to each other.
+overlap), its random accesses and its function calls. Threads share large products, groups and convolutions. They do not
+share function calls, because the interpreter runs one thread at a time; each call even takes longer, because the
+threads hand the interpreter lock to each other. Native code has rates of its own.
 """
 
 from __future__ import annotations
@@ -11,14 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.cluster import Machine
-from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group
+from distgrad.scheduler.cost.cutting import PIECE_FLOPS, is_shared
 from distgrad.scheduler.cost.work import Product, Work, nbytes
 from distgrad.scheduler.cost.work_table import rule_of
 from distgrad.scheduler.execution import NATIVE, Execution
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 
+#: Calls of array functions that take as long as beginning and ending a group.
+GROUP_CALLS = 12.0
 #: Maximum number of cached works, and of cached costs, per model.
 REMEMBERED = 1 << 16
 
@@ -75,19 +78,30 @@ class CostModel:
         machine, threads, pieces, used = self.machine, *self._threads(work)
         return Terms(
             sum([self._product(p) for p in work.products]),
-            (work.elementwise / machine.elementwise + work.transcendental / machine.transcendental) / threads,
+            self._elements(work) / threads,
             self._traffic(work.nbytes, used),
             work.irregular / machine.irregular / threads,
-            work.calls * machine.kernel_seconds + (pieces * machine.spread_seconds if used > 1 else 0.0),
+            work.calls * machine.kernel_seconds
+            + work.native * machine.native_seconds
+            + (pieces * machine.spread_seconds if used > 1 else 0.0),
             used,
         )
+
+    def _elements(self, work: Work) -> float:
+        machine = self.machine
+        if work.native:
+            return work.elementwise / machine.native_elementwise + work.transcendental / machine.native_transcendental
+        return work.elementwise / machine.elementwise + work.transcendental / machine.transcendental
 
     def _threads(self, work: Work) -> tuple[int, float, int]:
         """The threads that share elements; the pieces that are handed to threads; the threads that are used at all."""
         if self.execution.splits_steps:
             return self.cpus, 0.0, self.cpus
         threads = min(self.cpus, work.blocks)
-        pieces = self.cpus * len([p for p in work.products if self._is_cut(p)]) if threads == 1 else work.calls
+        if threads == 1:
+            pieces = float(self.cpus * len([p for p in work.products if self._is_cut(p)]))
+        else:
+            pieces = threads if work.native else work.calls
         return threads, pieces, self.cpus if pieces else threads
 
     def on_fresh(self, cost: Cost, results: Sequence[Spec]) -> Cost:
@@ -123,6 +137,8 @@ class CostModel:
             found = rule_of(step.type).work(ins, outs, step.attrs)
             if self.execution.splits_steps:
                 found = found._replace(calls=min(found.calls, 1.0), blocks=1)
+            elif self.execution.fuses and kind_of(step.type) is Kind.ELEMENTWISE:
+                found = found._replace(calls=0.0, irregular=0.0, native=1)
             self._works[key] = found
         return found
 
@@ -131,11 +147,10 @@ class CostModel:
         works = [self._single(inner, types, _key(inner, types)) for inner in step.body]
         if not self.execution.fuses:
             return _one_by_one(works)
-        cut = cut_group(step)
         moved = nbytes([types[v] for v in (*step.inputs, *step.outputs)])
         elementwise, transcendental = sum([w.elementwise for w in works]), sum([w.transcendental for w in works])
-        irregular, calls = sum([w.irregular for w in works]), cut.blocks * sum([w.calls for w in works])
-        return Work((), elementwise, transcendental, irregular, moved, calls, cut.blocks if cut.shared else 1)
+        blocks = self.cpus if is_shared(step) else 1
+        return Work((), elementwise, transcendental, 0.0, moved, GROUP_CALLS, blocks, len(step.body))
 
 
 def _one_by_one(works: Sequence[Work]) -> Work:

@@ -43,6 +43,8 @@ class Work(NamedTuple):
     calls: float = 1.0
     #: Number of blocks that can run at the same time, one thread each.
     blocks: int = 1
+    #: Steps that native code computes, if it does.
+    native: int = 0
 
 
 Specs = Sequence[Spec]

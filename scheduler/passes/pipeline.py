@@ -63,7 +63,7 @@ PASSES = (
     Pass(
         simplify,
         does="Removes steps that return their input, applies algebraic peephole rules, and folds constants.",
-        keeps="every bit except the sign of NaNs; mathematical functions of constants are NumPy's",
+        keeps="every bit except the sign of NaNs",
         takes=("evaluate",),
     ),
     Pass(

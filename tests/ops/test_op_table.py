@@ -16,6 +16,7 @@ from distgrad import nest
 from distgrad.registry import OPS, registered
 from distgrad.testing import check_grads, random_like
 from distgrad.workers.kernels import KERNELS
+from distgrad.workers.native import turned_off
 
 from ..cases import all_cases, composed
 from ..cases.case import Case
@@ -153,9 +154,14 @@ def test_values_equal_the_reference(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", rows())
-def test_eager_gives_the_bits_of_the_graph_without_native_code(case: Case) -> None:
-    found = in_graph(case, case.inputs, native=False)
-    with dg.Session(native=False):
+def test_eager_gives_the_bits_of_the_graph(case: Case) -> None:
+    for native in {False, not turned_off()}:
+        _check_eager(case, native)
+
+
+def _check_eager(case: Case, native: bool) -> None:
+    found = in_graph(case, case.inputs, native=native)
+    with dg.Session(native=native):
         eager = nest.flatten(case.build(*case.inputs))
     for x, y in zip(found, eager, strict=True):
         assert isinstance(y, np.ndarray)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.scheduler.cost.cutting import ALONE, cut_group
+from distgrad.scheduler.cost.cutting import cut_group, is_shared
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.fused_run import FusedRun
@@ -49,7 +49,7 @@ class NativeBlocks(FusedRun):
         self._lead = space[0] if split else 0
         self._count, height, self.shared = cut_group(step)
         if not group.folds:
-            self.shared = math.prod(space) * len(step.body) >= ALONE
+            self.shared = is_shared(step)
         inner = math.prod(space[split:]) if group.flat else math.prod(space[split : group.axis])
         #: Rows of the group's loop in a block of the step; without folds, blocks mean nothing.
         self._height = height * inner

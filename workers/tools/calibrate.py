@@ -13,7 +13,7 @@ import platform
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -24,8 +24,9 @@ from distgrad.errors import UNKNOWN
 from distgrad.files import check_writable, write_text
 from distgrad.scheduler.cluster import Machine, read_machine, usable_cpus
 from distgrad.scheduler.cost.cutting import BLOCK
-from distgrad.scheduler.program import Step
+from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
+from distgrad.workers import native
 from distgrad.workers.cache_folder import cache_folder
 from distgrad.workers.kernels.products import product
 from distgrad.workers.kernels.sharing import shared
@@ -33,7 +34,7 @@ from distgrad.workers.numpy_engine.tape import Tape
 from distgrad.workers.thread_pool import thread_pool
 
 #: Version of the file format. It changes with the meaning of a rate, and machines are then measured again.
-FORMAT = 3
+FORMAT = 4
 #: Approximate seconds of a calibration.
 SECONDS = 4.0
 #: Shape (m, k, n) of a product at full speed that takes a few milliseconds: longer ones are often disturbed.
@@ -183,6 +184,7 @@ def measure(threads: int, seconds: float = SECONDS, progress: Progress | None = 
         rates |= _memory(threads, each)
         tell("measuring elementwise functions")
         rates |= _elements(each)
+        rates |= _native_loops(each)
         tell("measuring overheads")
         rates |= _overheads(each)
         if threads > 1:
@@ -277,16 +279,53 @@ def _elements(each: float) -> dict[str, float]:
     }
 
 
+def _native_loops(each: float) -> dict[str, float]:
+    """Elements per second inside a group that native code runs on one thread, and seconds of a step on a few elements.
+    Nothing where native code cannot run."""
+    if native.unusable():
+        return {}
+    x, few = np.linspace(0.1, 0.9, BLOCK, dtype=np.float32), np.ones(16, np.float32)
+    one, simple, costly = (_group(types, BLOCK) for types in (["Add"], ["Add", "Sub"] * 16, ["Neg", "Exp"] * 8))
+    base, arithmetic, functions = (usual(lambda t=tape: t.run([x, x]), each / 3) for tape in (one, simple, costly))
+    small = _tape(_chain(["Add", "Sub"] * 500), few.size, native=True)
+    return {
+        "native_elementwise": 31 * BLOCK / max(arithmetic - base, 1e-9),
+        "native_transcendental": 8 * BLOCK / max(functions - base, 1e-9),
+        "native_seconds": usual(lambda: small.run([few, few]), each) / 1000,
+    }
+
+
 def _overheads(each: float) -> dict[str, float]:
     """Seconds of a step on a few elements within a task of many steps, and of a round trip to another thread."""
     from concurrent.futures import ThreadPoolExecutor
 
-    count, x = 1000, np.ones(16, np.float32)
-    steps = [Step("Mul", (i, i + 1), (i + 2,), {}, (), UNKNOWN, "calibration") for i in range(count)]
-    tape = Tape(steps, [Spec(x.shape, x.dtype)] * (count + 2), (0, 1), (count + 1,), thread_pool(1))
+    x = np.ones(16, np.float32)
+    tape = _tape(_chain(["Mul"] * 1000), x.size, native=False)
     with ThreadPoolExecutor(1) as pool:
         trip = usual(lambda: pool.submit(int).result(), each)
-    return {"kernel_seconds": usual(lambda: tape.run([x, x]), each) / count, "task_seconds": trip}
+    return {"kernel_seconds": usual(lambda: tape.run([x, x]), each) / 1000, "task_seconds": trip}
+
+
+def _chain(types: Sequence[str]) -> list[Step]:
+    """Steps that each read the result of the one before; those with two inputs read value 0 too."""
+    unary = {"Neg", "Exp"}
+    return [
+        Step(each, (i + 1,) if each in unary else (i + 1, 0), (i + 2,), {}, (), UNKNOWN, "calibration")
+        for i, each in enumerate(types)
+    ]
+
+
+def _group(types: Sequence[str], n: int) -> Tape:
+    """A chain as one group."""
+    body = _chain(types)
+    last, attrs = body[-1].outputs, {"space": (n,), "split": 1}
+    group = Step(FUSED, (1, 0), last, attrs, (), UNKNOWN, "calibration", None, tuple(body))
+    return _tape([group], n, native=True)
+
+
+def _tape(steps: Sequence[Step], n: int, native: bool) -> Tape:
+    (last,) = steps[-1].outputs
+    return Tape(steps, [Spec((n,), np.dtype(np.float32))] * (last + 1), (0, 1), (last,), thread_pool(1), native)
 
 
 # -- threads together --------------------------------------------------------------------------------------------
