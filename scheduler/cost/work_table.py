@@ -38,21 +38,13 @@ _ELEMENTWISE = {
 }  # fmt: skip
 
 _TRANSCENDENTAL = {
-    "Exp": 1, "Log": 1.2, "Log2": 1.3, "Sin": 1.2, "Cos": 1.2, "Tanh": 2, "Exp2": 2, "Erf": 3.4, "Atan": 2.5,
-    "Acos": 2.5, "Asin": 3, "Log10": 3, "Hypot": 3.2, "Log1p": 2.3, "Pow": 5.6, "Mod": 4.2, "Acosh": 4.3, "Expm1": 4.8,
-    "Erfc": 5.3, "Digamma": 5.3, "Cosh": 5.5, "FloorDiv": 5.6, "Tan": 6, "Sinh": 6, "LogAddExp": 7.5, "Cbrt": 8,
-    "Atan2": 8.5, "Atanh": 10, "Asinh": 10, "Lgamma": 11, "Polygamma": 200,
+    "Exp": 1, "Exp2": 1, "Expm1": 1, "Tanh": 1.5, "Log": 1.5, "Log2": 1.5, "Log1p": 1.5, "Log10": 1.6, "Cosh": 1.5,
+    "Sinh": 1.6, "Erf": 1.7, "Asin": 2.2, "Acos": 2.2, "Atan": 2.6, "Erfc": 2.9, "Sin": 3.1, "Cos": 3.2, "Atan2": 3.6,
+    "Tan": 3.7, "Atanh": 3.7, "Acosh": 4.4, "Pow": 4.4, "Asinh": 4.8, "Hypot": 3.2, "Mod": 4.2, "Digamma": 5.3,
+    "FloorDiv": 5.6, "LogAddExp": 7.5, "Cbrt": 8, "Lgamma": 11, "Polygamma": 200,
 }  # fmt: skip
 
 # -- rules of single types ---------------------------------------------------------------------------------------
-
-
-@rule("axis")
-def _norm_grad(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
-    """Half of the work is the normalisation, unless its result is an input."""
-    given = len(ins) == 3
-    whole = rowwise(elementwise=8 if given else 12, reductions=2 if given else 4, calls=9 if given else 17)
-    return whole.work(ins, outs, attrs)
 
 
 @rule("axis")
@@ -131,11 +123,11 @@ WORK: dict[str, Rule] = {
     "ReluGrad": per_element(elementwise=2.3, calls=2),
     "LeakyRelu": per_element(elementwise=1.7, calls=2),
     "LeakyReluGrad": per_element(elementwise=5.4, calls=5),
-    "Elu": per_element(elementwise=6, transcendental=8, calls=6),
-    "Softplus": per_element(elementwise=4, transcendental=3.3, calls=12),
-    "Sigmoid": per_element(elementwise=6, transcendental=1, calls=7),
-    "Gelu": per_element(elementwise=3, transcendental=1, calls=7),
-    "GeluGrad": per_element(elementwise=8, transcendental=1, calls=13),
+    "Elu": per_element(elementwise=2, transcendental=1, calls=6),
+    "Softplus": per_element(transcendental=2.6, calls=12),
+    "Sigmoid": per_element(transcendental=1.8, calls=7),
+    "Gelu": per_element(transcendental=1.7, calls=7),
+    "GeluGrad": per_element(elementwise=8, transcendental=1.7, calls=13),
     "AddN": add_n,
     "AddSlices": _add_slices,
     # along rows
@@ -146,8 +138,8 @@ WORK: dict[str, Rule] = {
     "SparseSoftmaxCrossEntropyWithLogits": rowwise(elementwise=4, transcendental=1, reductions=3, calls=12),
     "SparseSoftmaxCrossEntropyWithLogitsGrad": rowwise(elementwise=9, transcendental=1, reductions=3, calls=12, over=1),
     "LayerNorm": rowwise(elementwise=6, reductions=2, calls=9),
-    "LayerNormScale": rowwise(elementwise=0.01, calls=1),  # computed along with the norm itself
-    "LayerNormGrad": _norm_grad,
+    "LayerNormScale": rowwise(elementwise=5, reductions=2, calls=8),
+    "LayerNormGrad": rowwise(elementwise=12, reductions=4, calls=17),
     "LogSumExp": reduction(elementwise=4, transcendental=1),
     "ArgMax": reduction(elementwise=2),
     "ArgMin": reduction(elementwise=2),

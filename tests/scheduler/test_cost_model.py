@@ -16,12 +16,13 @@ from distgrad import nest
 from distgrad.errors import here
 from distgrad.registry import OPS, Kind
 from distgrad.scheduler.cluster import Machine, local_cluster
-from distgrad.scheduler.cost.cutting import BLOCK, PIECE_FLOPS, cut_group
+from distgrad.scheduler.cost.cutting import BLOCK, PIECE_FLOPS
 from distgrad.scheduler.cost.rates import Cost, CostModel
 from distgrad.scheduler.cost.step_costs import needs_of, prices
 from distgrad.scheduler.cost.work import Attrs, Rule, Specs, Work, nothing, plain
 from distgrad.scheduler.cost.work_products import product
 from distgrad.scheduler.cost.work_table import BY_KIND, WORK, rule_of
+from distgrad.scheduler.execution import PLAIN
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.plan import Options
 from distgrad.scheduler.program import FUSED, Program, Step, lower
@@ -239,7 +240,8 @@ def test_twice_the_elements_cost_about_twice() -> None:
 
 
 def test_a_small_step_costs_its_call() -> None:
-    assert last(lambda x: x + x, (16,)).seconds == pytest.approx(MACHINE.kernel_seconds, rel=0.1)
+    assert last(lambda x: x + x, (16,)).seconds == pytest.approx(MACHINE.native_seconds, rel=0.1)
+    assert last(lambda x: dg.sort(x), (16,)).seconds > MACHINE.kernel_seconds
 
 
 def test_beyond_the_cache_a_cheap_step_costs_its_bytes() -> None:
@@ -288,11 +290,20 @@ def test_a_large_group_is_spread_over_the_cpus() -> None:
     assert group(16_000_000, cpus=4).seconds < group(16_000_000).seconds / 2.5
 
 
-def test_threads_do_not_share_the_calls_of_a_group() -> None:
+def test_waking_each_thread_for_a_group_costs_time() -> None:
     slow = replace(MACHINE, spread_seconds=1.0)
     made = program(chain, (4000, 1000))
     (fused,) = [s for s in fuse(made).steps if s.body]
-    assert step_cost(fused, made.types, slow, cpus=4).seconds == pytest.approx(cut_group(fused).blocks * 5, rel=0.01)
+    assert step_cost(fused, made.types, slow, cpus=4).seconds == pytest.approx(4, rel=0.01)
+
+
+def test_a_group_is_priced_by_the_rates_of_native_code() -> None:
+    made = program(lambda x: dg.exp(dg.tanh(x)), (4000, 1000))
+    (fused,) = [s for s in fuse(made).steps if s.body]
+    fast = replace(MACHINE, native_transcendental=1e3)
+    assert step_cost(fused, made.types, fast).seconds == pytest.approx(2.5 * 4e6 / 1e3, rel=0.01)
+    plain = CostModel(fast, 1, PLAIN).cost(fused, made.types)
+    assert plain.seconds == pytest.approx(2.5 * 4e6 / MACHINE.transcendental, rel=0.5)
 
 
 def test_a_group_of_one_block_stays_on_one_thread() -> None:
