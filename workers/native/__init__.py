@@ -5,6 +5,7 @@
     functions.py   exp, log, tanh ... with their error bounds
     values.py      what formulas are written in: vectors of elements with Python's operators
     group.py       a fused step seen as rows
+    check.py       what the loops rely on, checked
     loops.py       the loops over them, as LLVM code
     llvm.py        compiles it; compiled.py: once per distinct step
     blocks.py      threads that share the rows

@@ -9,6 +9,7 @@ from typing import Any
 
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
+from distgrad.workers.native.check import check_group
 from distgrad.workers.native.group import Group
 from distgrad.workers.native.llvm import HOST, Loaded, Target, compile_module
 from distgrad.workers.native.loops import NAME, Loops
@@ -22,7 +23,7 @@ class CompiledGroup:
 
     def __init__(self, group: Group, target: Target = HOST):
         self.group = group
-        loops = Loops(group)
+        loops = Loops(check_group(group))
         self.scratch_bytes, self.last_reads = loops.scratch_bytes, loops.last_reads
         self._loaded = Loaded(compile_module(loops.module, target))
         self.address = self._loaded.address(NAME)

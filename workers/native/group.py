@@ -67,6 +67,10 @@ class Group:
         for inner in step.body:
             self._add(inner)
 
+    def spec(self, array: int) -> Spec:
+        """The type of an array of the step."""
+        return self._types[(*self.step.inputs, *self.step.outputs)[array]]
+
     @property
     def rows(self) -> int:
         """Rows of the space, or its elements where it is flat."""
