@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from distgrad.workers import native
+
 from .fuzz.examples import builders, others, recorded
 from .fuzz.run import verdict
 
@@ -19,6 +21,13 @@ def test_two_thousand_spoilt_calls_end_in_a_result_or_a_clear_error() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "2,000 calls, 0 findings" in done.stdout
+
+
+@pytest.mark.skipif(bool(native.unusable()), reason="native code")
+def test_random_groups_run_as_native_code_with_the_same_bits_on_any_number_of_threads() -> None:
+    from .fuzz.groups import check
+
+    assert sum(check(seed) for seed in range(60)) > 60
 
 
 def test_the_fuzz_knows_every_public_function_of_arrays() -> None:
