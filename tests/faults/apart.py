@@ -134,8 +134,11 @@ def can_mount() -> bool:
 
 
 def end_on_signal() -> None:
-    """Have this process clean up when it is told to end."""
+    """Have this process clean up when it is told to end. A shell's background and nohup have signals ignored, which
+    the processes that this one starts would inherit: those that are sent some would go on."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def _kill(pid: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 import distgrad as dg
 
-from .stage import SLACK, Ledger, Stage, open_session, pids, scene, session, until
+from .stage import SLACK, Ledger, Stage, open_session, pids, scene, send, session, until, workers
 
 #: A store of 80 MiB whose spill disk has room for two arrays of 8 MiB.
 SPILL: dict[str, Any] = {"disks": {"spill": 20 << 20}, "env": {"RAY_object_spilling_directory": "{folder}/spill"}}
@@ -184,8 +184,7 @@ def tmp_full_while_running(stage: Stage) -> None:
         for _ in range(3):
             stage.call("step", ledger.step, 35)
         ledger.is_right(stage, 35)
-        for pid in pids("ray::"):
-            os.kill(pid, 9)  # new workers have nowhere to write their logs
+        send(signal.SIGKILL, workers())  # new ones have nowhere to write their logs
         stage.call("step with new workers", ledger.step, 35)
         ledger.is_right(stage, 35)
         _empty(stage.folder / "r")
