@@ -20,13 +20,12 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import ray
 
-from distgrad.workers.on_ray.connect import reaper, tokens, waits
+from distgrad.workers.on_ray.connect import probes, reaper, tokens, waits
 from distgrad.workers.on_ray.connect.reaper import Process
 from distgrad.workers.on_ray.connect.waits import Job, ServerMonitor
 
@@ -233,23 +232,9 @@ def _questions() -> dict[str, Callable[[], Any]]:
     if node is None or gcs is None:
         return {}
     return {
-        RAYLET: partial(_ask_raylet, f"{node.node_ip_address}:{node.node_manager_port}"),
+        RAYLET: partial(probes.ask_raylet, f"{node.node_ip_address}:{node.node_manager_port}", waits.SILENCE_TIMEOUT),
         GCS: lambda: gcs.internal_kv_get(b"distgrad", b"distgrad", timeout=waits.SILENCE_TIMEOUT),
     }
-
-
-def _ask_raylet(address: str) -> None:
-    """Ask for what a raylet knows by itself. Its statistics would not do: for those it waits for all of its workers,
-    and one of them may be stopped."""
-    from ray._private.grpc_utils import init_grpc_channel
-
-    messages, service = [import_module(f"ray.core.generated.node_manager_pb2{part}") for part in ("", "_grpc")]
-    channel = init_grpc_channel(address)
-    try:
-        raylet = service.NodeManagerServiceStub(channel)
-        raylet.GetSystemConfig(messages.GetSystemConfigRequest(), timeout=waits.SILENCE_TIMEOUT)
-    finally:
-        channel.close()
 
 
 # -- opening -----------------------------------------------------------------------------------------------------

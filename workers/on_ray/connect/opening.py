@@ -6,14 +6,16 @@ import logging
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import Any
 
 import ray
 from ray import exceptions
+from ray._private import services
 
 from distgrad.printing import bytes_text
-from distgrad.workers.on_ray.connect import connection
+from distgrad.workers.on_ray.connect import connection, probes
 from distgrad.workers.on_ray.connect.loopback import is_on_loopback, names_loopback, on_loopback
 from distgrad.workers.on_ray.connect.tls import check_tls
 from distgrad.workers.on_ray.connect.tokens import check_token, make_token
@@ -74,11 +76,11 @@ def _knock(address: str) -> None:
 
 def show_token(address: str) -> None:
     """Make Ray present its token to the cluster that is joined, unless RAY_AUTH_MODE decides that. A token from the
-    environment is presented to any cluster, that of the user's file only to one on this machine. Ray itself does so
-    for "auto" alone, and otherwise retries at length without a token."""
+    environment is presented to any cluster, that of the user's file only to one on this machine or "auto". Ray itself
+    does so for "auto" alone, and otherwise retries at length without a token."""
     named = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
-    shown = named or names_loopback(address.removeprefix("ray://"))
-    if shown or address == "auto" or os.environ.get("RAY_AUTH_MODE"):
+    shown = named or address == "auto" or names_loopback(address.removeprefix("ray://"))
+    if shown or os.environ.get("RAY_AUTH_MODE"):
         check_token()
     if not shown:
         return
@@ -89,18 +91,46 @@ def show_token(address: str) -> None:
 
 
 def _ask(address: str) -> None:
-    """Raise AuthenticationError if the cluster rejects this machine's token: Ray itself would keep retrying. Ray
+    """Raise ConnectionError if the head or the raylet of this machine does not answer, and AuthenticationError if the
+    head rejects this machine's token: Ray itself would retry at length, and end this process in the raylet's case. It
     reports any other problem well enough when it joins."""
-    if address.startswith("ray://") or not address.rpartition(":")[2].isdigit():
+    if address.startswith("ray://"):
         return
     try:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]
-
-        GcsClient(address=address)
-    except exceptions.AuthenticationError:
+        head = services.canonicalize_bootstrap_address(address)
+        _is_answered(probes.ask_gcs, connection.GCS, head)
+        raylet = _raylet_here(head)
+        if raylet:
+            _is_answered(probes.ask_raylet, connection.RAYLET, raylet)
+    except (exceptions.AuthenticationError, _Silent):
         raise
     except Exception as e:
         log.debug("distgrad: asking the cluster at %s: %s", address, e)
+
+
+class _Silent(ConnectionError):
+    """A server does not answer."""
+
+
+def _is_answered(question: Callable[[str, float], None], name: str, address: str) -> None:
+    try:
+        question(address, KNOCK)
+    except Exception as e:
+        if not (reason := probes.silence(e)):
+            return
+        text = f"{name} at {address} does not answer within {KNOCK:g} s: {reason}"
+        raise _Silent(f"{text}. If it does not recover, restart Ray there: `ray stop`, then `ray start`") from e
+
+
+def _raylet_here(head: str) -> str:
+    """The address of the raylet of this machine that Ray would connect to, as the head knows it; "" without one."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+
+    gcs = GcsClient(address=head)
+    if not services.find_node_ids():
+        return ""
+    node = services.get_node_to_connect_for_driver(gcs, timeout_seconds=KNOCK)
+    return f"{node.node_manager_address}:{node.node_manager_port}"
 
 
 def _doing(joins: str | None) -> str:
