@@ -176,6 +176,15 @@ class RunState:
             commands += self._again(task, f"it did not end within {self._timeout:g} s", now)
         return self._fill(commands, now) if commands else commands
 
+    def stranded(self, tasks: Iterable[int], reason: str, now: float) -> list[Command]:
+        """Tasks in flight will never end, through no fault of theirs: cancel and resubmit them. No attempt is used."""
+        commands: list[Command] = []
+        for task in tasks:
+            if self._state[task] == _SUBMITTED:
+                commands.append(Cancel(task))
+                commands += self._again(task, reason, now, collateral=True)
+        return self._fill(commands, now)
+
     def overdue(self, now: float) -> list[int]:
         """The tasks that `tick` would cancel."""
         running = {} if self._started is None else self._started.running

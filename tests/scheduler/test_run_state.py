@@ -298,6 +298,12 @@ def test_without_a_timeout_nothing_hangs() -> None:
     assert started(CHAIN).tick(1e9) == []
 
 
+def test_tasks_that_wait_for_a_dead_node_are_ended_and_go_again_without_using_an_attempt() -> None:
+    state = after(started(CHAIN, attempts=1), 0)
+    assert state.stranded([0, 1], "its node died", 1.0) == [Cancel(1), Submit(1, 2)]
+    assert state.recomputed == {}
+
+
 # -- what a run waits for ----------------------------------------------------------------------------------------
 
 

@@ -72,6 +72,17 @@ def places(tokens: Mapping[int, Any]) -> dict[int, Place] | None:
     return found
 
 
+def dead_nodes() -> set[str]:
+    """The ids of nodes that Ray's head has declared dead; none if it does not answer in time."""
+    asked = start(_dead_nodes)
+    found: set[str] = asked.outcome() if asked.wait(ANSWER_TIMEOUT) else set()
+    return found
+
+
+def _dead_nodes() -> set[str]:
+    return {node["NodeID"] for node in ray.nodes() if not node["Alive"]}  # type: ignore[no-untyped-call]
+
+
 def _places(tokens: Mapping[int, Any]) -> dict[int, Place]:
     ids = {token.task_id().binary(): k for k, token in tokens.items()}
     try:

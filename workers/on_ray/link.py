@@ -28,6 +28,7 @@ from distgrad.types import spec_of
 from distgrad.workers.on_ray import agreement, objects
 from distgrad.workers.on_ray.connect import connection, waits
 from distgrad.workers.on_ray.connect.opening import hush, open_ray
+from distgrad.workers.on_ray.hang_detector import dead_nodes
 from distgrad.workers.on_ray.objects import LOST
 from distgrad.workers.on_ray.packing import opened, pack
 from distgrad.workers.on_ray.shipping import forget
@@ -99,6 +100,7 @@ class Link:
             #: The kernels that workers run, and the nodes that get no tasks: see `agree`.
             self.bits = agreement.NONE
             self._seen = {node.id for node in self.nodes}
+            self._dead_before = dead_nodes()
         except BaseException:
             self.close()
             raise
@@ -156,6 +158,14 @@ class Link:
         if node not in self.bits.excluded:
             self.bits = self.bits.without(node, why)
             log.warning("distgrad: node %s gets no tasks: it cannot compute the same bits: %s", node[:8], why)
+
+    def died(self) -> set[str]:
+        """The nodes that died since the session was opened, as far as Ray knows. None of them gets tasks any more: for
+        a task with the same inputs and requests as one that waits for such a node, Ray would not ask another one."""
+        found = dead_nodes() - self._dead_before
+        for node in found:
+            self.bits = self.bits.without(node, "it has died")
+        return found
 
     def exclude_unfit_nodes(self, ends: float | None = None) -> bool:
         """Exclude nodes that joined since the last call and cannot run tasks; return whether there are any."""

@@ -39,6 +39,8 @@ log = logging.getLogger("distgrad")
 GRACE, LONGEST_GRACE = 0.1, 1.0
 #: Seconds between two checks for failed and hung tasks while nothing else happens.
 POLL_INTERVAL = 0.2
+#: Seconds without an event after which a run looks for nodes that have died, and between two such looks.
+DEAD_NODE_INTERVAL = 5.0
 #: Seconds that Ray takes to free the store of released objects.
 STORE_FREE_SECONDS = 1.2
 
@@ -74,6 +76,8 @@ class Run:
         self._full: set[int] = set()
         self._waited = False
         self._quiet = time.monotonic()  # when something last arrived
+        self._looked = self._quiet  # when it last looked for dead nodes
+        self._left_nodes: set[str] = set()
         self._timed = settings.record is not None
 
     def value(self, bundle: int, place: int) -> Array:
@@ -218,6 +222,7 @@ class Run:
             if token in self._tokens:  # an event before it may have changed that
                 self._event(token, result)
         self._retry_hung()
+        self._leave_dead_nodes()
         if self._ends is not None and time.monotonic() > self._ends:
             self._give_up()
 
@@ -245,6 +250,22 @@ class Run:
         for k in self._state.overdue(now):
             self.report.reasons.append(f"task {k}: hung {where.get(k, 'somewhere')}")
         self._obey(self._state.tick(now))
+
+    def _leave_dead_nodes(self) -> None:
+        """Resubmit tasks that wait for a dead node, once for each node. If its raylet is stopped, or its machine hangs,
+        Ray (2.60) still waits for the answer to what it asked before the node was declared dead."""
+        now = time.monotonic()
+        if now - max(self._quiet, self._looked) < DEAD_NODE_INTERVAL:
+            return
+        self._looked, dead = now, self._engine.link.died() - self._left_nodes
+        where = places(self._token_of) if dead else None
+        if where is None:
+            return
+        self._left_nodes |= dead
+        alive = {k for k, at in where.items() if at.node and at.node not in dead}
+        stranded = sorted(set(self._token_of) - alive)
+        self.report.reasons += [f"task {k}: waited for a node that has died" for k in stranded]
+        self._obey(self._state.stranded(stranded, "its node died", time.monotonic()))
 
     def _doing(self) -> str:
         return f"running {self._engine.name!r}, {self._state.left} tasks left (first {self._at()})"

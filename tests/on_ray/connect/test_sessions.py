@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import distgrad as dg
+from distgrad.workers.on_ray.connect import opening
 
 from ..helpers import driver
 
@@ -106,6 +111,38 @@ def test_an_address_where_nobody_listens_is_told_in_seconds() -> None:
     assert "nothing listens there" in lines[0]
     assert "ray start" in lines[0]
     assert float(seconds) < 60 > time.monotonic() - begun - 60
+
+
+@contextmanager
+def stopped_server() -> Iterator[str]:
+    """The address of a server that accepts connections and says nothing, as one does whose process is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_head_that_does_not_answer_is_told_in_seconds() -> None:
+    with stopped_server() as address:
+        line, seconds = driver("-c", UNKNOWN, address)[0].splitlines()
+    silent = f"the GCS (the head's server) at {address} does not answer within 8 s: it is stopped, hangs or"
+    assert line.startswith(f"Session: cannot join the Ray cluster at '{address}': {silent}")
+    assert float(seconds) < 15
+
+
+def test_a_raylet_of_this_machine_that_does_not_answer_is_told_before_ray_would_end_the_process(
+    ray_session: dg.Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stopped_server() as address:
+        monkeypatch.setattr(opening, "KNOCK", 1)
+        monkeypatch.setattr(opening, "_raylet_here", lambda head: address)
+        with pytest.raises(ConnectionError, match=f"raylet of this machine at {address} does not answer within 1 s"):
+            opening._ask(ray.get_runtime_context().gcs_address)
+
+
+def test_servers_that_answer_are_joined(ray_session: dg.Session) -> None:
+    head = ray.get_runtime_context().gcs_address
+    opening._ask(head)
+    (node,) = ray.nodes()
+    assert opening._raylet_here(head) == f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 
 def test_a_session_that_two_threads_leave_is_closed_once(

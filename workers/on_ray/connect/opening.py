@@ -23,8 +23,8 @@ from distgrad.workers.on_ray.settings import folder
 
 log = logging.getLogger("distgrad")
 
-#: Seconds for a cluster to accept a connection.
-KNOCK = 10.0
+#: Seconds for a cluster to accept a connection, and for each of its servers to answer a question.
+KNOCK = 8
 #: Bytes of free disk that Ray needs to start, for its logs and sockets.
 MIN_FREE_BYTES = 32 << 20
 
@@ -36,8 +36,8 @@ def open_ray(joins: str | None, cpus: int | None, gpus: int | None, object_store
         if joins:
             _knock(joins)
             show_token(joins)
-            _ask(joins)
             with on_loopback() if is_on_loopback(joins) else nullcontext():
+                _ask(joins)
                 ray.init(address=joins, **options)
         else:
             options |= {"include_dashboard": False, "num_cpus": cpus, "num_gpus": gpus}
@@ -97,7 +97,7 @@ def _ask(address: str) -> None:
     if address.startswith("ray://"):
         return
     try:
-        head = services.canonicalize_bootstrap_address(address)
+        head = services.canonicalize_bootstrap_address(address) or address
         _is_answered(probes.ask_gcs, connection.GCS, head)
         raylet = _raylet_here(head)
         if raylet:
@@ -127,7 +127,7 @@ def _raylet_here(head: str) -> str:
     from ray._raylet import GcsClient  # type: ignore[attr-defined]
 
     gcs = GcsClient(address=head)
-    if not services.find_node_ids():
+    if not services.find_node_ids():  # type: ignore[no-untyped-call]
         return ""
     node = services.get_node_to_connect_for_driver(gcs, timeout_seconds=KNOCK)
     return f"{node.node_manager_address}:{node.node_manager_port}"

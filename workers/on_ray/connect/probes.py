@@ -22,7 +22,7 @@ def ask_gcs(address: str, timeout: float) -> None:
 
 def silence(error: BaseException) -> str:
     """Why a question got no answer; "" if the error is an answer, such as a refusal."""
-    import grpc
+    import grpc  # type: ignore[import-untyped]
 
     code = error.code() if isinstance(error, grpc.RpcError) else None
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
