@@ -12,8 +12,9 @@ from distgrad.workers.kernels.table import kernel
 
 @kernel("Const")
 def const(xp: Any, *, value: Any) -> Any:
-    value = value.view()  # constants of an unpickled program are writeable
-    value.flags.writeable = False
+    """Contiguous, as the values that tasks hand on are: bits depend on it, and native code relies on it."""
+    value = value.view() if value.flags.c_contiguous else value.copy()
+    value.flags.writeable = False  # constants of an unpickled program are writeable
     return extras(xp).from_numpy(value)
 
 

@@ -9,6 +9,7 @@
     loops.py       the loops over them, as LLVM code
     llvm.py        compiles it; compiled.py: once per distinct step
     blocks.py      threads that share the rows
+    small.py       steps on a few elements: tables of kernels; direct.py: the builtins that walk them
 
 This module imports none of them, nor llvmlite.
 """

@@ -7,29 +7,25 @@ lengths. No Python runs between two of them.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
 from distgrad.workers.calls import TapeCall, nothing
 from distgrad.workers.native.compiled import CompiledGroup, compiled
-from distgrad.workers.native.llvm import Loaded, compile_module
+from distgrad.workers.native.direct import address, builtins, step_table, walk_table
 from distgrad.workers.native.rules import RULES
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 #: The length that kernels are compiled for in name: they take any.
 _LENGTH = 1024
-_WORD = np.dtype(np.uint64)
 
 
 def small_step(step: Step, types: Sequence[Spec]) -> SmallStep | None:
@@ -57,18 +53,15 @@ def _kernel(step: Step, types: Sequence[Spec], is_full: Sequence[bool]) -> Compi
 
 
 class SmallStep:
-    """Called with the inputs, then the result, which it fills and returns."""
+    """Called with the inputs, then the result, which it fills and returns. All are contiguous."""
 
     def __init__(self, code: CompiledGroup, length: int):
         self.code, self.length = code, length
+        self._run, self._table = builtins().step, step_table(code.address, length)
 
     def __call__(self, *arrays: Array) -> Array:
-        ordered = [x if x.flags.c_contiguous else np.array(x, order="C") for x in arrays]
-        table = (ctypes.c_void_p * len(ordered))(*map(_address, ordered))
-        self.code.run(table, 0, self.length, self.length, 0)
-        if ordered[-1] is not arrays[-1]:
-            np.copyto(arrays[-1], ordered[-1])
-        return arrays[-1]
+        made: Array = self._run(self._table, *arrays)
+        return made
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -88,7 +81,7 @@ def walked(
         if row:
             walk, table = Walk(row, static), new_slot()
             binds.append(TapeCall(walk.bind, walk.static, table, row[0].step))
-            made.append(TapeCall(_walk, (table, *walk.moving), new_slot(), row[0].step))
+            made.append(TapeCall(builtins().walk, (table, *walk.moving), table, row[0].step))
         made.extend(later)
         row.clear()
         later.clear()
@@ -111,72 +104,18 @@ class Walk:
     """Small steps in a row. `static` and `moving` are the slots of arrays that an arena has for good, and of others."""
 
     def __init__(self, calls: Sequence[TapeCall], static: Collection[int]):
-        slots = [slot for call in calls for slot in call.args]
-        self.static = tuple([slot for slot in dict.fromkeys(slots) if slot in static])
-        self.moving = tuple([slot for slot in dict.fromkeys(slots) if slot not in static])
-        places: dict[int, list[int]] = {}
-        for i, slot in enumerate(slots):
-            places.setdefault(slot, []).append(i)
-        self._static_places = [places[slot] for slot in self.static]
-        self._moving_places = [places[slot] for slot in self.moving]
-        self._steps = [call.run for call in calls if isinstance(call.run, SmallStep)]
-        self._counts = [len(call.args) for call in calls]
+        slots = dict.fromkeys([slot for call in calls for slot in call.args])
+        self.static = tuple([slot for slot in slots if slot in static])
+        self.moving = tuple([slot for slot in slots if slot not in static])
+        self._args = [call.args for call in calls]
+        self._kernels = [(call.run.code.address, call.run.length) for call in calls if isinstance(call.run, SmallStep)]
+        places: dict[int, list[int]] = {slot: [] for slot in self.moving}
+        for place, slot in enumerate([slot for args in self._args for slot in args]):
+            if slot in places:
+                places[slot].append(place)
+        self._places = list(places.values())
 
-    def bind(self, *arrays: Array) -> BoundWalk:
+    def bind(self, *arrays: Array) -> Array:
         """The table, with the addresses of the arrays in static slots."""
-        addresses = np.zeros(sum(self._counts), _WORD)
-        for x, places in zip(arrays, self._static_places, strict=True):
-            addresses[places] = _address(x)
-        starts = np.cumsum([0, *self._counts[:-1]], dtype=_WORD) * _WORD.itemsize + _address(addresses)
-        rows = [(s.code.address, at, s.length) for s, at in zip(self._steps, starts.tolist(), strict=True)]
-        return BoundWalk(np.array(rows, _WORD), addresses, self._moving_places)
-
-
-class BoundWalk:
-    """A table: each row has a kernel, where its addresses begin, and the length of its arrays."""
-
-    def __init__(self, rows: Array, addresses: Array, places: Sequence[Sequence[int]]):
-        self.addresses, self.rows = addresses, rows
-        self.places = [at[0] if len(at) == 1 else at for at in places]
-        self.where, self.count = _address(rows), len(rows)
-
-
-def _walk(table: BoundWalk, *arrays: Array) -> None:
-    addresses = table.addresses
-    for x, at in zip(arrays, table.places, strict=True):
-        addresses[at] = _address(x)
-    _walker()[1](table.where, table.count)
-
-
-def _address(x: Array) -> int:
-    return int(x.__array_interface__["data"][0])
-
-
-@cache
-def _walker() -> tuple[Loaded, Any]:
-    loaded = Loaded(compile_module(_walking_loop()))
-    return loaded, ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(loaded.address("walk"))
-
-
-def _walking_loop() -> ir.Module:
-    """void walk(row *rows, int64 count): calls the kernel of each row."""
-    word, pointer = ir.IntType(64), ir.IntType(8).as_pointer()
-    kernel = ir.FunctionType(ir.VoidType(), [pointer.as_pointer(), *[word] * 4])
-    row = ir.LiteralStructType([kernel.as_pointer(), pointer.as_pointer(), word])
-    module = ir.Module(name="walk")
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), [row.as_pointer(), word]), "walk")
-    rows, count = function.args
-    before, body, after = (function.append_basic_block(name) for name in ("entry", "row", "end"))
-    b = ir.IRBuilder(before)
-    b.cbranch(b.icmp_signed(">", count, word(0)), body, after)
-    b.position_at_end(body)
-    i = b.phi(word, "i")
-    i.add_incoming(word(0), before)
-    fields = [b.load(b.gep(rows, [i, ir.IntType(32)(k)])) for k in range(3)]
-    b.call(fields[0], [fields[1], word(0), fields[2], fields[2], word(0)])
-    following = b.add(i, word(1))
-    i.add_incoming(following, body)
-    b.cbranch(b.icmp_signed("<", following, count), body, after)
-    b.position_at_end(after)
-    b.ret_void()
-    return module
+        known = dict.fromkeys(self.moving, 0) | {slot: address(x) for slot, x in zip(self.static, arrays, strict=True)}
+        return walk_table(self._kernels, [[known[slot] for slot in args] for args in self._args], self._places)

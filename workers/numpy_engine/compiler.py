@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -74,7 +75,7 @@ class Compiler:
         for v, i in self._last.items():
             self._dying.setdefault(i, []).append(v)
         inside = {v for v, i in self._last.items() if i < self._end}
-        self._homes = small_terms(steps, types, inside)
+        self._homes = {} if native else small_terms(steps, types, inside)
         self._tables: dict[int, int] = {}  # sums whose terms lie in a table of their own: where it begins
         for v in reads:
             self._slot(v)
@@ -344,10 +345,10 @@ class Compiler:
         return True
 
     def _small(self, i: int, step: Step) -> bool:
-        """Add an elementwise step as native code; False if it cannot run so, or sums terms that lie in one table."""
+        """Add an elementwise step as native code; False if it cannot run so, or is a sum of several."""
         (v,) = step.outputs
-        in_table = any(self._homes[u][0] is step for u in step.inputs if u in self._homes)
-        run = _native_step(step, self._types) if self._native and not in_table else None
+        is_sum = step.type == "AddN" and len(step.inputs) > 2
+        run = _native_step(step, self._types) if self._native and not is_sum else None
         if run is None:
             return False
         out = self._out(i, step, v, step.inputs)
@@ -376,9 +377,16 @@ class Compiler:
             self._sum_rows(i, step)
             return
         out = self._out(i, step, v, [u for u in (first, second) if u not in others])
-        self._call(np.add, (first, second, v), out, step)
+        add = self._addition(step)
+        self._call(add, (first, second, v), out, step)
         for u in others:
-            self._call(np.add, (v, u, v), out, step)
+            self._call(add, (v, u, v), out, step)
+
+    def _addition(self, step: Step) -> Callable[..., Any]:
+        """What adds two terms of a sum: native code takes contiguous ones."""
+        two = replace(step, inputs=step.inputs[:2])
+        contiguous = self._native and self._strides.keys().isdisjoint(step.inputs)
+        return (_native_step(two, self._types) if contiguous else None) or np.add
 
     def _fused(self, i: int, step: Step) -> None:
         run = self._fused_runs[step.outputs[0]]

@@ -74,7 +74,7 @@ class Tape:
         before, chunks = self._bound(arena)
         slots = before.copy()
         for slot, x in zip(self._given, given, strict=True):
-            slots[slot] = x if x.flags.c_contiguous else np.asarray(x, order="C")
+            slots[slot] = x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C")
         with shared(self._pool.size, self._pool.each) if self._shares else _NOTHING:
             if chunks is None or monitor is not None:
                 self._play(slots, monitor)
