@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -92,6 +93,51 @@ def unflatten(tree: Any, leaves: Iterable[Any]) -> Any:
     """
     rest: Iterator[Any] = iter(leaves)
     return map_structure(lambda _: next(rest), tree)
+
+
+class Template:
+    """A structure that is rebuilt many times.
+
+    >>> Template({"b": 0, "a": (0, [0])})([1, 2, 3])
+    {'b': 3, 'a': (1, [2])}
+    """
+
+    __slots__ = ("_is_leaf", "_steps")
+
+    def __init__(self, tree: Any):
+        #: For each structure, innermost first: the end of the leaves before its own end, what makes it, its length.
+        self._steps: list[tuple[int, Callable[[list[Any]], Any], int]] = []
+        self._is_leaf = _items(tree) is None
+        leaves = flatten(tree)  # raises if it contains itself
+        stack = [tree]
+        seen = len(leaves)
+        while stack:  # the last ones first
+            node = stack.pop()
+            items = _items(node)
+            if items is None:
+                seen -= 1
+            else:
+                items = list(items)
+                self._steps.append((seen, _maker(node), len(items)))
+                stack += items
+        self._steps.reverse()
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        """The structure with these leaves."""
+        if self._is_leaf:
+            return leaves[0]
+        made: list[Any] = []
+        done = 0
+        for seen, make, count in self._steps:
+            made += leaves[done:seen]
+            done = seen
+            at = len(made) - count
+            made[at:] = [make(made[at:])]
+        return made[0]
+
+
+def _maker(tree: Any) -> Callable[[list[Any]], Any]:
+    return type(tree) if type(tree) in (list, tuple) else functools.partial(_rebuild, tree)
 
 
 def sorted_keys(d: dict[Any, Any]) -> list[Any]:

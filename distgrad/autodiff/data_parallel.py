@@ -20,7 +20,8 @@ from distgrad.autodiff.derivative_arguments import check_function, listed, name_
 from distgrad.graph import Operation, Tensor, current_graph
 from distgrad.ops.builder import cast, convert
 from distgrad.ops.indexed_slices import IndexedSlices
-from distgrad.tracing.function import Function, call, is_array, named_leaves, op_name, positional_names, signature_of
+from distgrad.tracing.function import Function, call, named_leaves, op_name, positional_names, signature_of
+from distgrad.tracing.signature import is_array
 from distgrad.tracing.variables import NotPure
 from distgrad.types import INT, brief
 

@@ -6,14 +6,13 @@ traced in place instead, because the body of a Call must be pure. `autodiff/call
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import re
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,8 @@ from distgrad.nesting import nested
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.registry import Kind, OpDef, define
-from distgrad.tracing.variables import NotPure, Variable
+from distgrad.tracing.signature import hashable, is_array, look, native_key
+from distgrad.tracing.variables import NotPure
 from distgrad.types import Spec, Typed, brief, native, spec_of
 
 #: Number of traces of one function that triggers the retracing warning.
@@ -39,18 +39,25 @@ def _call_infer(*inputs: Typed, body: FuncGraph, **_: Any) -> list[Spec]:
 CALL = define("Call", _call_infer, at_run=True, kind=Kind.CALL)
 
 
-class Traced(NamedTuple):
+class Traced:
     """The trace of a function for one signature: its body and the structure of its result."""
 
-    body: FuncGraph
-    structure: Any
+    __slots__ = ("_leaves", "_template", "body")
 
-    def rebuild(self, values: Sequence[Any]) -> Any:
+    def __init__(self, body: FuncGraph, structure: Any):
+        self.body = body
+        self._template = nest.Template(structure)
+        #: What the results become, if that is not just themselves.
+        self._leaves = nest.flatten(structure)
+        if all(isinstance(leaf, Tensor) for leaf in self._leaves):
+            self._leaves = []
+
+    def rebuild(self, values: list[Any]) -> Any:
         """The result of a call, from the values (or tensors) of the body's outputs."""
-        if type(self.structure) is Tensor:
-            return values[0]
-        rest = iter(values)
-        return nest.map_structure(lambda leaf: _rebuilt(leaf, rest), self.structure)
+        if self._leaves:
+            rest = iter(values)
+            values = [_rebuilt(leaf, rest) for leaf in self._leaves]
+        return self._template(values)
 
 
 class Function:
@@ -62,6 +69,7 @@ class Function:
         self.name = str(name or getattr(python_function, "__name__", "function"))
         self._signature = signature_of(python_function)
         self._defaults = _defaults(self._signature) if defaults else {}
+        self._required, self._positional = _positional(self._signature, self._defaults)
         self._traces: dict[Any, Traced] = {}
         self._history: list[dict[str, str]] = []
         self._assigns = False
@@ -92,18 +100,23 @@ class Function:
         return self._ready(*self._canonical(args, kwargs))
 
     def _ready(self, args: Any, kwargs: Any) -> tuple[Traced, list[Any]]:
-        found: list[Any] = []
-        key = self._key(args, kwargs, found)
-        values = [
-            x if type(x) is np.ndarray and x.dtype.isnative else self._value(x, args, kwargs) for x in found
-        ]
-        return self._traces.get(key) or self._trace_first(key, args, kwargs), values
+        seen = look(args, kwargs)
+        try:
+            traced = self._traces.get(seen.key)
+        except TypeError:
+            self._check_hashable(args, kwargs)
+            raise
+        if traced is None or not seen.plain:
+            values = [self._value(x, args, kwargs) for x in seen.arrays]
+            return self._trace_of(native_key(seen.key), args, kwargs), values
+        return traced, seen.arrays  # all are of native byte order, as the key that was found is
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
         """The graph that a call with these arguments runs. It prints one op per line."""
         args, kwargs = self._canonical(args, kwargs)
-        key = self._key(args, kwargs, [])
-        return (self._traces.get(key) or self._trace_first(key, args, kwargs)).body
+        key = look(args, kwargs).key
+        self._check_hashable(args, kwargs)
+        return self._trace_of(native_key(key), args, kwargs).body
 
     def plan(self, *args: Any, **kwargs: Any) -> Any:
         """The plan of a call with these arguments in the current session, with predicted costs. Nothing runs; see
@@ -118,8 +131,12 @@ class Function:
 
     # -- outside any graph ---------------------------------------------------------------------------------------
 
-    def _trace_first(self, key: Any, args: Any, kwargs: Any) -> Traced:
-        """Takes no lock: the traced code may wait for another thread that traces. The first trace to finish wins."""
+    def _trace_of(self, key: Any, args: Any, kwargs: Any) -> Traced:
+        """The trace of this signature. Takes no lock: the traced code may wait for another thread that traces. The
+        first trace to finish wins."""
+        known = self._traces.get(key)
+        if known is not None:
+            return known
         made = self.trace(args, kwargs, None)
         traced = self._traces.setdefault(key, made)
         if traced is made:
@@ -128,7 +145,7 @@ class Function:
 
     def _value(self, x: Any, args: Any, kwargs: Any) -> Any:
         """An argument as engines take it: a native NumPy array, or a handle."""
-        if isinstance(plain(x), Tensor):
+        if type(x) is not np.ndarray and isinstance(plain(x), Tensor):
             name = next(name for name, leaf in self._named(args, kwargs) if leaf is x)
             raise TypeError(
                 f"{self.name}: the argument {name} is {brief(x)}, but no graph is being built, so it has no value. "
@@ -139,21 +156,13 @@ class Function:
         array = np.asarray(x)
         return array.astype(native(array.dtype), copy=False)
 
-    def _key(self, args: Any, kwargs: Any, found: list[Any]) -> Any:
-        """The cache key of a signature: the structure, the types of arrays, the values of everything else. Also appends
-        the arrays to `found`, to traverse the arguments only once."""
-        key = tuple([_structure(x, found) for x in args])
-        if kwargs:
-            key = key, _structure(kwargs, found)
-        try:
-            hash(key)
-        except TypeError:
-            name, bad = next((name, x) for name, x in self._named(args, kwargs) if not is_array(x) and not _hashable(x))
-            raise TypeError(
-                f"{self.name}: the argument {name} is {brief(bad)}, which is neither an array nor hashable, so calls "
-                f"with it cannot be told apart. Pass arrays, numbers, strings or nested structures of them."
-            ) from None
-        return key
+    def _check_hashable(self, args: Any, kwargs: Any) -> None:
+        for name, x in self._named(args, kwargs):
+            if not is_array(x) and not hashable(x):
+                raise TypeError(
+                    f"{self.name}: the argument {name} is {brief(x)}, which is neither an array nor hashable, so calls "
+                    f"with it cannot be told apart. Pass arrays, numbers, strings or nested structures of them."
+                ) from None
 
     def _watch(self, args: Any, kwargs: Any) -> None:
         """Warn once if calls keep causing new traces, and name the argument responsible."""
@@ -199,14 +208,14 @@ class Function:
         if self._assigns:
             args, kwargs = nest.map_structure(lambda x: convert(x) if is_array(x) else x, (args, kwargs))
             return _results(self.name, self.python_function(*args, **kwargs))
-        tensors = [convert(x) for x in nest.flatten((args, kwargs)) if is_array(x)]
+        tensors = [convert(x) for x in look(args, kwargs).arrays]
         return traced.rebuild(call(traced.body, tensors, name=op_name(self.name)))
 
     def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
         """A body with captures is traced for each call, because the captured values may have changed: a variable is
         assigned, a loop rebinds a name. A body without captures is cached."""
-        key = (self, _structure((args, kwargs), []))
-        if not _hashable(key):
+        key = (self, native_key(look(args, kwargs).key))
+        if not hashable(key):
             return self.trace(args, kwargs, graph)
         known = graph.memo("calls")
         traced: Traced | None = known.get(key)
@@ -220,6 +229,8 @@ class Function:
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Normalise a call: f(x), f(x, 1) and f(x, n=1) are one signature if the default of n is 1."""
+        if not kwargs and self._required <= len(args) <= len(self._positional):
+            return args + self._positional[len(args) :], kwargs
         return bind(self.name, self._signature, args, kwargs, self._defaults)
 
     def _named(self, args: Any, kwargs: Any) -> list[tuple[str, Any]]:
@@ -321,49 +332,6 @@ def op_name(name: str) -> str:
 # -- arguments and results ---------------------------------------------------------------------------------------
 
 
-def is_array(x: Any) -> bool:
-    """Whether an argument becomes a tensor. Everything else, including variables, is part of the signature."""
-    if isinstance(x, Tensor | np.ndarray | np.generic):
-        return True
-    return hasattr(x, "__array__") and not isinstance(x, type | Variable)
-
-
-#: Number of leaves of a signature at which the arguments are checked for cycles.
-_MANY_PARTS = 10_000
-
-
-def _structure(tree: Any, found: list[Any]) -> Any:
-    """The cache key of some arguments; their arrays are appended to `found`, in the order of `nest.flatten`.
-
-    The key is flat, however deep the structure, because Python compares nested tuples recursively."""
-    if type(tree) is np.ndarray:
-        found.append(tree)
-        return tree.shape, native(tree.dtype)
-    parts: list[Any] = []
-    stack = [tree]
-    while stack:
-        x = stack.pop()
-        if isinstance(x, list | tuple):
-            parts.append((type(x), len(x)))
-            stack += reversed(x)
-        elif isinstance(x, dict):
-            keys = nest.sorted_keys(x)
-            parts.append((type(x), tuple(keys)))
-            stack += [x[key] for key in reversed(keys)]
-        elif is_array(x):
-            found.append(x)
-            parts.append(spec_of(x if hasattr(x, "dtype") else np.asarray(x)))
-        elif dataclasses.is_dataclass(x) and not isinstance(x, type):
-            names = nest.field_names(x)
-            parts.append((type(x), tuple(names)))
-            stack += [getattr(x, name) for name in reversed(names)]
-        else:  # floats by their repr, because 0.0 == -0.0 and nan != nan
-            parts.append((type(x), repr(x) if isinstance(x, float | complex) else x))
-        if len(parts) == _MANY_PARTS:
-            nest.flatten(tree)  # raises if it contains itself
-    return tuple(parts)
-
-
 def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
     if not is_array(x):
         return x
@@ -388,7 +356,16 @@ def _defaults(signature: inspect.Signature | None) -> dict[str, Any]:
     parameters = {} if signature is None else signature.parameters
     found = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
     leaves = nest.flatten(list(found.values()))
-    return {} if any(is_array(x) or not _hashable(x) for x in leaves) else found
+    return {} if any(is_array(x) or not hashable(x) for x in leaves) else found
+
+
+def _positional(signature: inspect.Signature | None, defaults: Mapping[str, Any]) -> tuple[int, tuple[Any, ...]]:
+    """For calls by position alone: the number of arguments that they need, and what is added for others. Without
+    defaults to add, or with other kinds of parameters, no number of arguments is complete."""
+    parameters = [] if signature is None else list(signature.parameters.values())
+    if not defaults or any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        return 1, ()
+    return len(parameters) - len(defaults), tuple([defaults.get(p.name) for p in parameters])
 
 
 def bind(
@@ -451,11 +428,3 @@ def _rebuilt(leaf: Any, values: Iterator[Any]) -> Any:
         made = IndexedSlices if isinstance(first, Tensor) else IndexedSlicesValue
         return made(first, second, leaf.dense_shape)
     return next(values)
-
-
-def _hashable(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return False
-    return True
