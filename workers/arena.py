@@ -6,8 +6,8 @@ Arenas are reused by later runs, so their memory is mapped and touched once. Res
 from __future__ import annotations
 
 import ctypes
-import threading
 import weakref
+from collections import deque
 from functools import cache
 from typing import Any
 
@@ -92,22 +92,22 @@ class Arenas:
     """The idle arenas of a process."""
 
     def __init__(self) -> None:
-        self._free: list[Arena] = []
-        self._lock = threading.Lock()
+        self._free: deque[Arena] = deque(maxlen=MAX_IDLE_ARENAS)  # its methods are atomic
 
     def take(self) -> Arena:
-        with self._lock:
-            return self._free.pop() if self._free else Arena()
+        """The arena that was used last, if one is idle."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Arena()
 
     def give(self, arena: Arena) -> None:
-        with self._lock:
-            if len(self._free) < MAX_IDLE_ARENAS:
-                self._free.append(arena)
+        """Keep an arena for later runs. If there are too many, the one that was not used for longest is freed."""
+        self._free.append(arena)
 
     def clear(self) -> None:
         """Free the memory that is kept for later runs."""
-        with self._lock:
-            self._free.clear()
+        self._free.clear()
 
 
 ARENAS = Arenas()

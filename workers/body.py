@@ -37,6 +37,7 @@ class Compiled:
         self._steps, self._types, self._reads = steps, types, body.reads
         self._ops = user_ops(steps)
         self._run = backend.compile(replace(body, steps=tuple(steps), types=tuple(types)), backend)
+        self._compute = self._run.run if self._run.all_native else self._run_quietly
 
     @property
     def calls(self) -> int:
@@ -45,7 +46,7 @@ class Compiled:
 
     def run(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> list[Array]:
         try:
-            return self._run.run(given, monitor)
+            return self._compute(given, monitor)
         except StepFailed as e:
             error = self._explained(given, e)
         try:
@@ -53,12 +54,17 @@ class Compiled:
         finally:
             del error  # avoid a reference cycle with this frame
 
+    def _run_quietly(self, given: Sequence[Any], monitor: TaskMonitor | None) -> list[Array]:
+        with np.errstate(all="ignore"):  # it takes a microsecond, so only where NumPy computes
+            return self._run.run(given, monitor)
+
     def run_kept(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> tuple[list[Array], list[Any]]:
         """Like `run`, and also return the results as arrays of the backend. Not for NumPy."""
         assert isinstance(self._run, Eager)
         there: list[Any] = []
         try:
-            return self._run.run(given, monitor, there), there
+            with np.errstate(all="ignore"):
+                return self._run.run(given, monitor, there), there
         except StepFailed as e:
             error = self._explained([np.asarray(x) for x in given], e)
         try:

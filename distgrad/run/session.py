@@ -196,21 +196,26 @@ class Session:
         return ready, [_feed_value(t, value) for t, value in feeds]
 
     def _ready_for(self, body: FuncGraph) -> _Ready:
-        return self._ready(body, "call", body.outputs, body.declared, body.effects)
+        return self._known(body).get("call") or self._ready(body, "call", body.outputs, body.declared, body.effects)
 
     def _ready(
         self, graph: Graph, key: Any, tensors: Sequence[Tensor], feeds: Sequence[Tensor], effects: Sequence[Operation]
     ) -> _Ready:
+        known = self._known(graph)
+        if key not in known:
+            engine = self._planner.engine(tensors, feeds, effects)
+            known[key] = _Ready(engine, {v.key: v for v in graph.handles})
+        return known[key]
+
+    def _known(self, graph: Graph) -> dict[Any, _Ready]:
+        """What this session has made ready of a graph."""
         # weak keys: the engines of a session, with its recording or connection, are freed with the session
         planners = graph.memo("ready", WeakKeyDictionary)
         known: dict[Any, _Ready] | None = planners.get(self._planner)
-        if known is None:
-            known = planners.setdefault(self._planner, {})
-        ready = known.get(key)
-        if ready is None:
-            engine = self._planner.engine(tensors, feeds, effects)
-            ready = known[key] = _Ready(engine, {v.key: v for v in graph.handles})
-        return ready
+        return planners.setdefault(self._planner, {}) if known is None else known
+
+
+_NO_STATE: Mapping[str, Any] = {}
 
 
 class _Ready:
@@ -231,19 +236,21 @@ class _Ready:
         return self._run(feeds, fetch)
 
     def _run(self, feeds: Sequence[Array | Handle], fetch: bool) -> list[Any]:
-        state = dict(zip(self._keys, take(self._reads), strict=True))
+        state = dict(zip(self._keys, take(self._reads), strict=True)) if self._keys else _NO_STATE
         values, writes = self.engine.run(feeds, state, fetch)
-        taken = {id(_memory(x)) for x in feeds}
-        results = [x if isinstance(x, Handle) else _owned(x, taken) for x in values]
+        taken = {id(x) if type(x) is np.ndarray and x.base is None else id(_memory(x)) for x in feeds}
+        results = [_owned(x, taken) for x in values]
         if writes:
             put(self._writes, [x if isinstance(x, Handle) else frozen(x, taken) for x in writes.values()])
         return results if fetch else [x if isinstance(x, Handle) else LocalHandle(x) for x in results]
 
 
-def _owned(value: Array, taken: set[int]) -> Array:
-    """A result that the caller owns: not a view of a feed, a constant, a variable or another result."""
-    memory = _memory(value)
-    if id(memory) in taken or not value.flags.writeable or _wasteful(value, memory):
+def _owned(value: Any, taken: set[int]) -> Any:
+    """A result that the caller owns: not a view of a feed, a constant, a variable or another result. Or a handle."""
+    if isinstance(value, Handle):
+        return value
+    memory = value if value.base is None else _memory(value)
+    if id(memory) in taken or not value.flags.writeable or (memory is not value and _wasteful(value, memory)):
         return value.copy()
     taken.add(id(memory))
     return value
@@ -256,7 +263,7 @@ def _wasteful(value: Array, memory: Any) -> bool:
 
 def _memory(x: Array | Handle) -> Any:
     """The object that owns the memory of an array."""
-    holder: Any = x
+    holder: Any = x.value() if isinstance(x, LocalHandle) else x
     while isinstance(holder, np.ndarray) and holder.base is not None:
         holder = holder.base
     return holder

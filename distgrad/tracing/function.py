@@ -42,10 +42,10 @@ CALL = define("Call", _call_infer, at_run=True, kind=Kind.CALL)
 class Traced:
     """The trace of a function for one signature: its body and the structure of its result."""
 
-    __slots__ = ("_leaves", "_template", "body")
+    __slots__ = ("_leaves", "_template", "body", "structure")
 
     def __init__(self, body: FuncGraph, structure: Any):
-        self.body = body
+        self.body, self.structure = body, structure
         self._template = nest.Template(structure)
         #: What the results become, if that is not just themselves.
         self._leaves = nest.flatten(structure)
@@ -100,21 +100,21 @@ class Function:
         return self._ready(*self._canonical(args, kwargs))
 
     def _ready(self, args: Any, kwargs: Any) -> tuple[Traced, list[Any]]:
-        seen = look(args, kwargs)
+        key, arrays, plain = look(args, kwargs)
         try:
-            traced = self._traces.get(seen.key)
+            traced = self._traces.get(key)
         except TypeError:
             self._check_hashable(args, kwargs)
             raise
-        if traced is None or not seen.plain:
-            values = [self._value(x, args, kwargs) for x in seen.arrays]
-            return self._trace_of(native_key(seen.key), args, kwargs), values
-        return traced, seen.arrays  # all are of native byte order, as the key that was found is
+        if traced is not None and plain:
+            return traced, arrays  # of native byte order, as in all keys of traces
+        values = [self._value(x, args, kwargs) for x in arrays]
+        return self._trace_of(native_key(key), args, kwargs), values
 
     def body(self, *args: Any, **kwargs: Any) -> FuncGraph:
         """The graph that a call with these arguments runs. It prints one op per line."""
         args, kwargs = self._canonical(args, kwargs)
-        key = look(args, kwargs).key
+        key, _, _ = look(args, kwargs)
         self._check_hashable(args, kwargs)
         return self._trace_of(native_key(key), args, kwargs).body
 
@@ -208,13 +208,13 @@ class Function:
         if self._assigns:
             args, kwargs = nest.map_structure(lambda x: convert(x) if is_array(x) else x, (args, kwargs))
             return _results(self.name, self.python_function(*args, **kwargs))
-        tensors = [convert(x) for x in look(args, kwargs).arrays]
+        tensors = [convert(x) for x in look(args, kwargs)[1]]
         return traced.rebuild(call(traced.body, tensors, name=op_name(self.name)))
 
     def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
         """A body with captures is traced for each call, because the captured values may have changed: a variable is
         assigned, a loop rebinds a name. A body without captures is cached."""
-        key = (self, native_key(look(args, kwargs).key))
+        key = (self, native_key(look(args, kwargs)[0]))
         if not hashable(key):
             return self.trace(args, kwargs, graph)
         known = graph.memo("calls")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -21,30 +21,22 @@ from distgrad.types import native, spec_of
 MANY_PARTS = 10_000
 
 
-class Look(NamedTuple):
-    """What a call was given.
-
-    `key` has the structure of the arguments, the shapes and dtypes of arrays, and the values of everything else, in the
-    order of `nest.flatten`. It is flat, however deep the structure, because Python compares nested tuples recursively.
-    """
-
-    key: tuple[Any, ...]
-    #: What becomes a tensor, in that order.
-    arrays: list[Any]
-    #: Whether all of these are plain NumPy arrays.
-    plain: bool
+#: The structure of arguments, the shapes and dtypes of arrays, and the values of everything else. It is flat, however
+#: deep the structure, because Python compares nested tuples recursively.
+Key = tuple[Any, ...]
 
 
 class _Keywords(dict[str, Any]):
     """Keyword arguments, which are not the same as a dict in the last position."""
 
 
-def look(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Look:
-    """Look at the arguments of a call."""
+def look(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, list[Any], bool]:
+    """The key of a call; what becomes a tensor, in the order of `nest.flatten`; whether that is only plain arrays."""
     parts: list[Any] = []
     arrays: list[Any] = []
     plain, limit = True, MANY_PARTS
-    stack: list[Any] = [_Keywords(kwargs), *reversed(args)] if kwargs else [*reversed(args)]
+    stack = [*args, _Keywords(kwargs)] if kwargs else [*args]
+    stack.reverse()
     while stack:
         x = stack.pop()
         if type(x) is np.ndarray:
@@ -70,10 +62,10 @@ def look(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Look:
         if len(parts) >= limit:
             nest.flatten((args, kwargs))  # raises if they contain themselves
             limit = math.inf  # type: ignore[assignment]
-    return Look(tuple(parts), arrays, plain)
+    return tuple(parts), arrays, plain
 
 
-def native_key(key: Iterable[Any]) -> tuple[Any, ...]:
+def native_key(key: Key) -> Key:
     """The key of the same arguments in native byte order."""
     return tuple([native(part) if isinstance(part, np.dtype) else part for part in key])
 

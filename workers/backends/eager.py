@@ -46,6 +46,8 @@ class _Instruction(NamedTuple):
 class Eager:
     """The steps of a task, from the arrays of `reads` to those of `gives`."""
 
+    all_native = False
+
     def __init__(
         self, steps: Sequence[Step], types: Sequence[Spec], reads: Sequence[int], gives: Sequence[int], backend: Backend
     ):

@@ -69,10 +69,19 @@ class Engine:
         self._cpus = max((task.cpus for task in plan.tasks), default=1)
         self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
         self._simple = settings.timeout is None and min(self._room, len(plan.tasks)) <= 1
+        #: Whether a run has nothing to do but its tasks, in order.
+        self._plain = self._simple and settings.record is None and not settings.check_numerics
         types = {each.type for each in all_steps(plan.program.steps)}
         self._blas = settings.backend.is_numpy and not types.isdisjoint(USES_BLAS)
         self._uses = _uses(plan)
-        self._dead = _dead_after(plan)
+        program = plan.program
+        ids = [*program.feeds, *[v for _, v in program.reads], *[v for task in plan.tasks for v in task.gives]]
+        #: Where runs have each value: the inputs first, then what tasks give, in their order.
+        self._place = {v: k for k, v in enumerate(ids)}
+        dead = [[self._place[v] for v in each] for each in _dead_after(plan)]
+        self._links = [([self._place[v] for v in task.reads], k) for task, k in zip(plan.tasks, dead, strict=True)]
+        self._fetches = [self._place[v] for v in program.fetches]
+        self._writes = [(key, self._place[v]) for key, v in program.writes]
         #: Whether a run may take long enough to report progress. The time of users' own ops is unknown.
         self._ops = user_ops(plan.program.steps)
         self.long = bool(self._ops) or len(plan.tasks) > 1 or plan.predictions.seconds >= LONG
@@ -81,36 +90,52 @@ class Engine:
         self, feeds: Sequence[Value], state: Mapping[str, Value], fetch: bool = True
     ) -> tuple[list[Array], dict[str, Array]]:
         """The fetched values, and the values that the program writes. All are in this process, whatever `fetch` is."""
-        program = self.plan.program
-        fed = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
-        kept = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
-        values: dict[int, Array] = dict(zip(program.feeds, fed, strict=True))
-        for key, v in program.reads:
-            values[v] = kept[key]
-        record = self.settings.record
-        quiet = record is None and progress.mode(self.settings.progress) == "off"
-        run_monitor = None if quiet else RunMonitor(self, record is not None)
+        values: list[Any] = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
+        for key, _ in self.plan.program.reads:
+            values.append(value_of(state[key]))
+        if not self._plain or progress.mode(self.settings.progress) != "off":
+            self._run_watched(values)
+        elif self._blas:
+            with blas.threads(1):
+                self._in_order(values, None)
+        else:
+            self._in_order(values, None)
+        return [values[k] for k in self._fetches], {key: values[k] for key, k in self._writes}
+
+    def _run_watched(self, values: list[Any]) -> None:
+        """The same tasks, perhaps side by side, for those who look on."""
+        settings, given = self.settings, values.copy()
+        run_monitor = RunMonitor(self, settings.record is not None)
         try:
-            with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
+            with blas.threads(1) if self._blas else nullcontext():
                 if self._simple or inside():  # a nested run would wait forever for the pool that it occupies
                     self._in_order(values, run_monitor)
                 elif self.plan.tasks:
-                    run_side_by_side(self, values, self._room, self.settings.timeout, run_monitor or RunMonitor(self))
+                    self._side_by_side(values, run_monitor)
         finally:
-            if run_monitor is not None:
-                run_monitor.end()
-        if self.settings.check_numerics:
-            numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names, self._ops)
-        if record is not None and run_monitor is not None and run_monitor.report is not None:
-            record(self.name, self.plan, run_monitor.report)
-        return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
+            run_monitor.end()
+        if settings.check_numerics:
+            self._check_numerics(given, values)
+        if settings.record is not None and run_monitor.report is not None:
+            settings.record(self.name, self.plan, run_monitor.report)
 
-    def _in_order(self, values: dict[int, Array], run_monitor: RunMonitor | None) -> None:
-        for i, (task, dead) in enumerate(zip(self.plan.tasks, self._dead, strict=True)):
-            made = self.run_task(i, [values[v] for v in task.reads], run_monitor)
-            values.update(zip(task.gives, made, strict=True))
-            for v in dead:
-                del values[v]
+    def _check_numerics(self, given: Sequence[Array], values: Sequence[Array]) -> None:
+        program = self.plan.program
+        fed, read = given[: len(program.feeds)], given[len(program.feeds) :]
+        kept = {key: x for (key, _), x in zip(program.reads, read, strict=True)}
+        numerics.check(program, [values[self._place[v]] for v in program.wanted], fed, kept, self._names, self._ops)
+
+    def _in_order(self, values: list[Any], run_monitor: RunMonitor | None) -> None:
+        """Append the results of all tasks. Those that nothing reads any more, and inputs, become None."""
+        for i, (reads, dead) in enumerate(self._links):
+            values += self.run_task(i, [values[k] for k in reads], run_monitor)
+            for k in dead:
+                values[k] = None
+
+    def _side_by_side(self, values: list[Any], run_monitor: RunMonitor) -> None:
+        by_id = dict(zip(self._place, values, strict=False))
+        run_side_by_side(self, by_id, self._room, self.settings.timeout, run_monitor)
+        values[:] = [by_id.get(v) for v in self._place]
 
     def take_over(self, task: Task, made: Sequence[Array], values: dict[int, Array], uses: dict[int, int]) -> None:
         """Make a task's results available, and release the inputs that nothing else reads."""
@@ -139,9 +164,6 @@ class Engine:
         """Compile a task's steps. Two threads may do so at the same time, which is harmless."""
         made = self._bodies[i] = Compiled(body_of(self.plan, i), self.settings.backend)
         return made
-
-
-_NOTHING = nullcontext()
 
 
 def _uses(plan: Plan) -> dict[int, int]:

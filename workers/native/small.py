@@ -100,6 +100,11 @@ def walked(
     return made, binds
 
 
+def is_native(call: TapeCall) -> bool:
+    """Whether a call of a tape computes nothing with NumPy."""
+    return call.run is builtins().walk or call.run is nothing or not call.args
+
+
 class Walk:
     """Small steps in a row. `static` and `moving` are the slots of arrays that an arena has for good, and of others."""
 

@@ -54,6 +54,8 @@ class Compiler:
         self.layout = Layout()
         self.slots: dict[int, int] = {}
         self.count = 0
+        #: Whether nothing is computed with NumPy; known when the calls were `played`.
+        self.all_native = False
         self._types = types
         self._pool = pool
         self._native = native
@@ -105,12 +107,13 @@ class Compiler:
 
     def _walked(self, calls: list[TapeCall]) -> list[TapeCall]:
         """The same calls, with small native steps in a row as one."""
-        from distgrad.workers.native.small import walked
+        from distgrad.workers.native.small import is_native, walked
 
         static = {slot for slot, _ in self.fixed}
         static.update([place.slot for place in self.places], [view.out for view in self.views])
         made, binds = walked(calls, static, self._new_slot)
         self.views += binds
+        self.all_native = all(map(is_native, made))
         return made
 
     # -- stretches -------------------------------------------------------------------------------------------------

@@ -7,8 +7,7 @@ or, for tapes of moderate length, the same calls as generated code.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.arena import ARENAS, Arena
-from distgrad.workers.calls import StepFailed
+from distgrad.workers.calls import Place, StepFailed, TapeCall
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.numpy_engine.compiler import Compiler
@@ -28,8 +27,6 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: The slots at the start of a run, and the generated code for them, if any.
 Bound = tuple[list[Any], list[Chunk] | None]
-
-_NOTHING = nullcontext()
 
 
 class Tape:
@@ -56,30 +53,37 @@ class Tape:
         made = Compiler(steps, types, reads, gives, pool, native)
         self._pool = pool
         self._shares = pool.size > 1 and any(step.type in USES_BLAS for step in steps)
-        #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
-        self.calls, self._played = made.calls, made.played()
-        self.nbytes = made.layout.size
-        self._places = made.places
-        self._views = made.views
-        self._fixed = made.fixed
-        self._given = [made.slots[v] for v in reads]
-        self._leaving = [made.slots[v] for v in gives]
-        self._count = made.count
+        played = made.played()
+        self.nbytes, self.all_native = made.layout.size, made.all_native
         static = [slot for slot, _ in made.fixed]
         static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
-        self._straight = Straight(self._played, static) if len(self._played) <= LONGEST else None
+        leaving = [made.slots[v] for v in gives]
+        new, self._moving = _numbers(made.count, set(static), set(leaving))
+        #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
+        self.calls, self._played, self._views = (_renumbered(calls, new) for calls in (made.calls, played, made.views))
+        self._places = [Place(new[slot], *rest) for slot, *rest in made.places]
+        self._fixed = [(new[slot], value) for slot, value in made.fixed]
+        self._leaving = [new[slot] for slot in leaving]
+        self._count = made.count
+        short = len(self._played) <= LONGEST
+        self._straight = Straight(self._played, [new[slot] for slot in static]) if short else None
 
     def run(self, given: Sequence[Array], monitor: TaskMonitor | None = None) -> list[Array]:
+        if self._shares:
+            with shared(self._pool.size, self._pool.each):
+                return self._run(given, monitor)
+        return self._run(given, monitor)
+
+    def _run(self, given: Sequence[Array], monitor: TaskMonitor | None) -> list[Array]:
         arena = ARENAS.take()  # returned after success alone: after a failure, a thread may still write to it
         before, chunks = self._bound(arena)
-        slots = before.copy()
-        for slot, x in zip(self._given, given, strict=True):
-            slots[slot] = x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C")
-        with shared(self._pool.size, self._pool.each) if self._shares else _NOTHING:
-            if chunks is None or monitor is not None:
-                self._play(slots, monitor)
-            else:
-                self._play_straight(slots, chunks)
+        slots = [x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C") for x in given]
+        if chunks is None or monitor is not None:
+            slots += before[len(slots) :]
+            self._play(slots, monitor)
+        else:
+            slots += before[len(slots) : self._moving]
+            self._play_straight(slots, chunks)
         leaving = [slots[slot] for slot in self._leaving]
         ARENAS.give(arena)
         return leaving
@@ -122,3 +126,19 @@ class Tape:
                 slots[out] = run(*[slots[i] for i in args])
             bound = arena.bound[self] = slots, None if self._straight is None else self._straight.bound(slots)
         return bound
+
+
+def _numbers(count: int, static: Set[int], leaving: Set[int]) -> tuple[list[int], int]:
+    """New numbers of slots, by their old ones: those that a run fills or hands out come first, those of the inputs
+    before all others as they do already; and how many these are. Generated code has the others in its globals."""
+    first = [slot for slot in range(count) if slot not in static]
+    first += [slot for slot in range(count) if slot in static and slot in leaving]
+    order = first + [slot for slot in range(count) if slot in static and slot not in leaving]
+    new = [0] * count
+    for k, slot in enumerate(order):
+        new[slot] = k
+    return new, len(first)
+
+
+def _renumbered(calls: Sequence[TapeCall], new: Sequence[int]) -> list[TapeCall]:
+    return [TapeCall(run, tuple([new[slot] for slot in args]), new[out], step) for run, args, out, step in calls]
