@@ -105,7 +105,7 @@ class Template:
     __slots__ = ("_is_leaf", "_steps")
 
     def __init__(self, tree: Any):
-        #: For each structure, innermost first: the end of the leaves before its own end, what makes it, its length.
+        #: For each structure, innermost first: how many leaves come before its end, what makes it, its length.
         self._steps: list[tuple[int, Callable[[list[Any]], Any], int]] = []
         self._is_leaf = _items(tree) is None
         leaves = flatten(tree)  # raises if it contains itself

@@ -60,3 +60,30 @@ def test_gradients_come_back_in_the_order_of_the_callers_keys() -> None:
 def test_keys_that_do_not_sort_are_a_type_error() -> None:
     with pytest.raises(TypeError, match="the keys of a nested dict must be sortable"):
         nest.flatten({1: 0, "a": 1})
+
+
+@pytest.mark.parametrize("tree", [*TREES, [], ((), [1], []), {"b": [[]], "a": ((2, 3), [4, {}])}], ids=str)
+def test_a_template_makes_the_structure_again_and_again(tree: Any) -> None:
+    template, count = nest.Template(tree), len(nest.flatten(tree))
+    for k in range(2):
+        leaves = [f"{k}.{i}" for i in range(count)]
+        expected = nest.unflatten(tree, leaves)
+        assert template(leaves) == expected
+        assert str(template(leaves)) == str(expected)
+        assert type(template(leaves)) is type(expected)
+
+
+def test_what_a_template_makes_shares_no_container() -> None:
+    template = nest.Template([[1], {"a": 2}])
+    first = template([1, 2])
+    first[0].append(3)
+    first[1]["b"] = 4
+    assert template([1, 2]) == [[1], {"a": 2}]
+
+
+def test_a_template_may_be_deep() -> None:
+    tree: Any = 0
+    for _ in range(20_000):
+        tree = [tree]
+    made = nest.Template(tree)([7])
+    assert nest.flatten(made) == [7]

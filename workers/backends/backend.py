@@ -34,6 +34,10 @@ class CompiledSteps(Protocol):
     @property
     def calls(self) -> Sequence[Any]: ...
 
+    @property
+    def all_native(self) -> bool:
+        """Whether nothing is computed with NumPy, which would have to be kept from warning."""
+
     def run(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> list[Array]: ...
 
 

@@ -61,7 +61,7 @@ class Tape:
         new, self._moving = _numbers(made.count, set(static), set(leaving))
         #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
         self.calls, self._played, self._views = (_renumbered(calls, new) for calls in (made.calls, played, made.views))
-        self._places = [Place(new[slot], *rest) for slot, *rest in made.places]
+        self._places = [Place(new[slot], offset, spec) for slot, offset, spec in made.places]
         self._fixed = [(new[slot], value) for slot, value in made.fixed]
         self._leaving = [new[slot] for slot in leaving]
         self._count = made.count
