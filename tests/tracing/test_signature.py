@@ -17,7 +17,7 @@ from distgrad.tracing import function as tracing
 from distgrad.tracing import signature
 from distgrad.tracing.signature import look, native_key
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024
+Pair = namedtuple("Pair", "a b")
 Named = type("Named", (np.ndarray,), {})
 
 
