@@ -10,7 +10,7 @@ import numpy as np
 
 from distgrad.scheduler.bodies import Body
 from distgrad.scheduler.outlined_calls import expanded
-from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.program import Step
 from distgrad.workers import reference
 from distgrad.workers.backends import Backend
@@ -22,9 +22,8 @@ from distgrad.workers.task_monitor import Stopped, TaskMonitor
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def body_of(plan: Plan, i: int) -> Body:
+def body_of(plan: Plan, task: Task) -> Body:
     """The body of one task, with the value ids of the program."""
-    task = plan.tasks[i]
     steps = tuple([plan.program.steps[k] for k in task.steps])
     return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus, plan.options.native)
 

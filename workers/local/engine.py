@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from distgrad.handles import Handle, value_of
 from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.reports import Report
+from distgrad.scheduler.updates import first_phase
 from distgrad.workers import blas, numerics
 from distgrad.workers.backends import Backend
 from distgrad.workers.body import Compiled, body_of
@@ -28,6 +29,7 @@ from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.kernels.user_ops import user_ops
 from distgrad.workers.local.pool import inside, run_side_by_side
 from distgrad.workers.local.run_monitor import RunMonitor
+from distgrad.workers.local.second_phase import SecondPhase
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: An input: an array, or a handle of one that may be in another process.
@@ -65,14 +67,21 @@ class Engine:
         self.settings = settings
         self.name = name
         self._names = names or [f"feed {i}" for i in range(len(plan.program.feeds))]
+        self.tasks, self._wanted = plan.tasks, plan.program.wanted
+        self.second: SecondPhase | None = None
+        if plan.updates is not None and plan.updates.steps:
+            self.second = SecondPhase(plan, settings.threads)
+            self.tasks = tuple([_without_updates(plan, task) for task in plan.tasks])
+            later = {v for _, v in self.second.pairs.values()}
+            self._wanted = (*[v for v in plan.program.wanted if v not in later], *self.second.needs)
         self._bodies: list[Compiled | None] = [None] * len(plan.tasks)
         self._cpus = max((task.cpus for task in plan.tasks), default=1)
         self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
         self._simple = settings.timeout is None and min(self._room, len(plan.tasks)) <= 1
         types = {each.type for each in all_steps(plan.program.steps)}
         self._blas = settings.backend.is_numpy and not types.isdisjoint(USES_BLAS)
-        self._uses = _uses(plan)
-        self._dead = _dead_after(plan)
+        self._uses = _uses(self.tasks, self._wanted)
+        self._dead = _dead_after(self.tasks, self._wanted)
         #: Whether a run may take long enough to report progress. The time of users' own ops is unknown.
         self._ops = user_ops(plan.program.steps)
         self.long = bool(self._ops) or len(plan.tasks) > 1 or plan.predictions.seconds >= LONG
@@ -81,6 +90,20 @@ class Engine:
         self, feeds: Sequence[Value], state: Mapping[str, Value], fetch: bool = True
     ) -> tuple[list[Array], dict[str, Array]]:
         """The fetched values, and the values that the program writes. All are in this process, whatever `fetch` is."""
+        values, writes, needed = self.first_phase(feeds, state)
+        if self.second is not None:
+            old = {key: value_of(state[key]) for key, (v, _) in self.second.pairs.items() if v is not None}
+            ready = self.second.ready(needed, old, held=old)
+            for call in ready.calls:
+                call()
+            writes |= ready.fresh
+        return values, writes
+
+    def first_phase(
+        self, feeds: Sequence[Value], state: Mapping[str, Value]
+    ) -> tuple[list[Array], dict[str, Array], dict[int, Array]]:
+        """The fetched values, the values that the program writes, and those that the second phase needs to make the
+        rest of them."""
         program = self.plan.program
         fed = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
         kept = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
@@ -103,10 +126,13 @@ class Engine:
             numerics.check(program, [values[v] for v in program.wanted], fed, kept, self._names, self._ops)
         if record is not None and run_monitor is not None and run_monitor.report is not None:
             record(self.name, self.plan, run_monitor.report)
-        return [values[v] for v in program.fetches], {key: values[v] for key, v in program.writes}
+        needed = {} if self.second is None else {v: values[v] for v in self.second.needs}
+        later = {} if self.second is None else self.second.pairs
+        writes = {key: values[v] for key, v in program.writes if key not in later}
+        return [values[v] for v in program.fetches], writes, needed
 
     def _in_order(self, values: dict[int, Array], run_monitor: RunMonitor | None) -> None:
-        for i, (task, dead) in enumerate(zip(self.plan.tasks, self._dead, strict=True)):
+        for i, (task, dead) in enumerate(zip(self.tasks, self._dead, strict=True)):
             made = self.run_task(i, [values[v] for v in task.reads], run_monitor)
             values.update(zip(task.gives, made, strict=True))
             for v in dead:
@@ -137,27 +163,34 @@ class Engine:
 
     def _compile(self, i: int) -> Compiled:
         """Compile a task's steps. Two threads may do so at the same time, which is harmless."""
-        made = self._bodies[i] = Compiled(body_of(self.plan, i), self.settings.backend)
+        made = self._bodies[i] = Compiled(body_of(self.plan, self.tasks[i]), self.settings.backend)
         return made
 
 
 _NOTHING = nullcontext()
 
 
-def _uses(plan: Plan) -> dict[int, int]:
+def _without_updates(plan: Plan, task: Task) -> Task:
+    """What the first phase has to do of a task."""
+    assert plan.updates is not None
+    steps, gives = first_phase(plan.program, plan.updates, task.steps, task.gives)
+    return replace(task, steps=steps, gives=gives)
+
+
+def _uses(tasks: Sequence[Task], wanted: Sequence[int]) -> dict[int, int]:
     """The number of readers of each value: tasks, and the results of the run."""
     uses: dict[int, int] = {}
-    for v in (*plan.program.wanted, *(v for task in plan.tasks for v in task.reads)):
+    for v in (*wanted, *(v for task in tasks for v in task.reads)):
         uses[v] = uses.get(v, 0) + 1
     return uses
 
 
-def _dead_after(plan: Plan) -> list[list[int]]:
+def _dead_after(tasks: Sequence[Task], wanted: Sequence[int]) -> list[list[int]]:
     """For each task but the last, the values that nothing reads after it when tasks run in the plan's order."""
-    last = {v: i for i, task in enumerate(plan.tasks[:-1]) for v in (*task.reads, *task.gives)}
-    for v in (*plan.program.wanted, *(plan.tasks[-1].reads if plan.tasks else ())):
+    last = {v: i for i, task in enumerate(tasks[:-1]) for v in (*task.reads, *task.gives)}
+    for v in (*wanted, *(tasks[-1].reads if tasks else ())):
         last.pop(v, None)
-    dead: list[list[int]] = [[] for _ in plan.tasks]
+    dead: list[list[int]] = [[] for _ in tasks]
     for v, i in last.items():
         dead[i].append(v)
     return dead
