@@ -16,10 +16,13 @@ from typing import Any
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.passes.fuse import LONG_ROW, CanFuse, always, as_one, role
 from distgrad.scheduler.program import Program, Step
-from distgrad.types import Spec
+from distgrad.types import Shape, Spec
 
 #: Maximum steps per group, as many as compile quickly.
 MOST = 64
+
+#: By step: the shape that it runs over, and its device.
+Spaces = dict[int, tuple[Shape, str | None]]
 
 
 def updates(program: Program, can_fuse: CanFuse = always) -> Program:
@@ -61,7 +64,7 @@ def _groups(program: Program, can_fuse: CanFuse) -> list[list[int]]:
     return [group for group in groups if any(v in old for i in group for v in steps[i].inputs)]
 
 
-def _last_steps(program: Program, can_fuse: CanFuse) -> dict[int, tuple[Any, str | None]]:
+def _last_steps(program: Program, can_fuse: CanFuse) -> Spaces:
     """The elementwise steps that are read by nothing but updates over the same shape on the same device, which are
     given with each."""
     steps = program.steps
@@ -71,7 +74,7 @@ def _last_steps(program: Program, can_fuse: CanFuse) -> dict[int, tuple[Any, str
     for i, step in enumerate(steps):
         for v in step.inputs:
             readers.setdefault(v, []).append(i)
-    inside: dict[int, tuple[Any, str | None]] = {}
+    inside: Spaces = {}
     for i in range(len(steps) - 1, -1, -1):
         if i in waited or not _can_join(steps[i], program.types) or not can_fuse(steps[i], program.types):
             continue
@@ -80,7 +83,22 @@ def _last_steps(program: Program, can_fuse: CanFuse) -> dict[int, tuple[Any, str
         wanted = v not in fetched and written[v] <= 1 and (read or written[v])
         if wanted and all(inside.get(j) == space for j in read):
             inside[i] = space
-    return dict(sorted(inside.items()))
+    return _without_joints(program, dict(sorted(inside.items())))
+
+
+def _without_joints(program: Program, inside: Spaces) -> Spaces:
+    """The steps without those that make one array of several: all of these would have to live until the end of the
+    call."""
+    kept: Spaces = {}
+    given, written = set(program.given), {v for _, v in program.writes}
+    made: set[int] = set()
+    for i, space in inside.items():
+        step = program.steps[i]
+        arrays = {v for v in step.inputs if v not in given and program.types[v].shape == space[0]}
+        if len(arrays) < 2 or not arrays.isdisjoint(made) or step.outputs[0] in written:
+            kept[i] = space
+            made.update(step.outputs)
+    return kept
 
 
 def _can_join(step: Step, types: Sequence[Spec]) -> bool:
