@@ -66,7 +66,7 @@ def _updates(plan: Plan) -> list[str]:
     """The variables that are updated in place, and the others, by reason."""
     if plan.updates is None:
         return []
-    found = [("in place", plan.updates.in_place)]
+    found: list[tuple[str, Sequence[str]]] = [("in place", plan.updates.in_place)]
     for why in dict.fromkeys([why for _, why in plan.updates.two_versions]):
         found.append((f"in two versions, because {why}", [key for key, w in plan.updates.two_versions if w == why]))
     return [f"{'updates':11} {how}: {_keys(keys)}" for how, keys in found if keys]

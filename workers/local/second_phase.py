@@ -95,7 +95,7 @@ def _is_own(x: Array) -> bool:
     """Whether an array can be written over as far as its memory is concerned, and nobody recognises it later."""
     if type(x) is not np.ndarray or not x.flags.c_contiguous or weakref.getweakrefcount(x):
         return False
-    return x.flags.owndata or (type(x.base) is ResultBuffer and sys.getrefcount(x.base) == _BASE_COUNT)
+    return x.flags.owndata or (isinstance(x.base, ResultBuffer) and sys.getrefcount(x.base) == _BASE_COUNT)
 
 
 def _counts() -> tuple[int, int]:
