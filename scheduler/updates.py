@@ -128,6 +128,14 @@ def first_phase(
     return kept, (*[v for v in gives if v in made], *sorted(later))
 
 
+def stays(program: Program, updates: Updates, tasks: int) -> tuple[int, ...]:
+    """The values that only the second phase reads of a plan of one task: they can stay in the memory of that task. Each
+    of several tasks would keep its own to the end of the call."""
+    made = {v for step in program.steps for v in step.outputs}
+    needed = {v for i in updates.steps for v in program.steps[i].inputs}
+    return tuple(sorted((needed & made) - set(program.wanted))) if tasks == 1 else ()
+
+
 def check_updates(program: Program, updates: Updates) -> Updates:
     """Return the second phase; raise ValueError at the first violation of what the local engine relies on."""
     facts, new = _Facts(program), dict(program.writes)

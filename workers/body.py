@@ -13,6 +13,7 @@ from distgrad.scheduler.outlined_calls import expanded
 from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.program import Step
 from distgrad.workers import reference
+from distgrad.workers.arena import Arena
 from distgrad.workers.backends import Backend
 from distgrad.workers.backends.eager import Eager
 from distgrad.workers.calls import StepFailed
@@ -22,10 +23,11 @@ from distgrad.workers.task_monitor import Stopped, TaskMonitor
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def body_of(plan: Plan, task: Task) -> Body:
+def body_of(plan: Plan, task: Task, stays: tuple[int, ...] = ()) -> Body:
     """The body of one task, with the value ids of the program."""
     steps = tuple([plan.program.steps[k] for k in task.steps])
-    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus, plan.options.native)
+    native = plan.options.native
+    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus, native, stays)
 
 
 class Compiled:
@@ -42,9 +44,16 @@ class Compiled:
         """Number of calls per run, for progress."""
         return len(self._run.calls)
 
-    def run(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> list[Array]:
+    def run(
+        self, given: Sequence[Any], monitor: TaskMonitor | None = None, lent: list[Arena] | None = None
+    ) -> list[Array]:
+        """The outputs. `lent` gets the memory of those that stay in it, to be given back to `ARENAS`."""
         try:
-            return self._run.run(given, monitor)
+            if lent is None:
+                return self._run.run(given, monitor)
+            tape: Any = self._run  # other backends have no memory to lend
+            outputs: list[Array] = tape.run(given, monitor, lent)
+            return outputs
         except StepFailed as e:
             error = self._explained(given, e)
         try:

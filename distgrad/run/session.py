@@ -249,18 +249,20 @@ class _Ready:
         """The same, with updates in place. Nothing but `old` may refer to the variables' arrays when that is asked, so
         they have no other name here."""
         engine: Any = self.engine  # the local one
-        values, writes, needed = engine.first_phase(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
+        first = engine.first_phase(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
         taken = {id(_memory(x)) for x in feeds}
-        results = [_owned(x, taken) for x in values]
-        new = {key: frozen(x, taken) for key, x in writes.items()}
-        del values, writes
+        results = [_owned(x, taken) for x in first.values]
+        new = {key: frozen(x, taken) for key, x in first.writes.items()}
+        first.values.clear()
+        first.writes.clear()
         old = dict(zip(self._old, take([self._written[key] for key in self._old]), strict=True))
         held = {key for key, x in old.items() if isinstance(x, Handle)}
         old |= {key: value_of(old[key]) for key in held}
         close(self._writes)
-        ready = engine.second.ready(needed, old, held)
+        ready = engine.second.ready(first.needed, old, held)
         new |= {key: frozen(x) for key, x in ready.fresh.items()}
         put([self._written[key] for key in new], list(new.values()), ready.calls)
+        first.end()
         return results if fetch else [LocalHandle(x) for x in results]
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,9 @@ from distgrad.handles import Handle, value_of
 from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.reports import Report
-from distgrad.scheduler.updates import first_phase
+from distgrad.scheduler.updates import first_phase, stays
 from distgrad.workers import blas, numerics
+from distgrad.workers.arena import ARENAS, Arena
 from distgrad.workers.backends import Backend
 from distgrad.workers.body import Compiled, body_of
 from distgrad.workers.kernels.table import USES_BLAS
@@ -58,6 +59,24 @@ class Settings:
     record: Callable[[str, Plan, Report], None] | None = None
 
 
+class FirstPhase(NamedTuple):
+    """What the first phase of a run has made."""
+
+    #: The fetched values.
+    values: list[Array]
+    #: The values that the program writes, by key, without those that the second phase makes.
+    writes: dict[str, Array]
+    #: What the second phase reads, by value, beside the old values of variables.
+    needed: dict[int, Array]
+    #: The memory that some of it is in.
+    lent: list[Arena]
+
+    def end(self) -> None:
+        """Give the memory back; `needed` must not be read afterwards."""
+        for arena in self.lent:
+            ARENAS.give(arena)
+
+
 class Engine:
     """A plan that is ready to run: compiled at the first run, and kept for later ones. `names` are the names of the
     feeds in errors, `name` is that of the run in progress and traces."""
@@ -74,6 +93,7 @@ class Engine:
             self.tasks = tuple([_without_updates(plan, task) for task in plan.tasks])
             later = {v for _, v in self.second.pairs.values()}
             self._wanted = (*[v for v in plan.program.wanted if v not in later], *self.second.needs)
+        self._stays = () if plan.updates is None else stays(plan.program, plan.updates, len(plan.tasks))
         self._bodies: list[Compiled | None] = [None] * len(plan.tasks)
         self._cpus = max((task.cpus for task in plan.tasks), default=1)
         self._room = 1 if settings.in_order else max(settings.threads // self._cpus, 1)
@@ -90,20 +110,18 @@ class Engine:
         self, feeds: Sequence[Value], state: Mapping[str, Value], fetch: bool = True
     ) -> tuple[list[Array], dict[str, Array]]:
         """The fetched values, and the values that the program writes. All are in this process, whatever `fetch` is."""
-        values, writes, needed = self.first_phase(feeds, state)
-        if self.second is not None:
-            old = {key: value_of(state[key]) for key, (v, _) in self.second.pairs.items() if v is not None}
-            ready = self.second.ready(needed, old, held=old)
-            for call in ready.calls:
-                call()
-            writes |= ready.fresh
-        return values, writes
+        first = self.first_phase(feeds, state)
+        if self.second is None:
+            return first.values, first.writes
+        old = {key: value_of(state[key]) for key, (v, _) in self.second.pairs.items() if v is not None}
+        ready = self.second.ready(first.needed, old, held=old)
+        for call in ready.calls:
+            call()
+        first.end()
+        return first.values, first.writes | ready.fresh
 
-    def first_phase(
-        self, feeds: Sequence[Value], state: Mapping[str, Value]
-    ) -> tuple[list[Array], dict[str, Array], dict[int, Array]]:
-        """The fetched values, the values that the program writes, and those that the second phase needs to make the
-        rest of them."""
+    def first_phase(self, feeds: Sequence[Value], state: Mapping[str, Value]) -> FirstPhase:
+        """Compute everything but what the second phase makes."""
         program = self.plan.program
         fed = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
         kept = {key: x if type(x) is np.ndarray else value_of(x) for key, x in state.items()}
@@ -113,10 +131,11 @@ class Engine:
         record = self.settings.record
         quiet = record is None and progress.mode(self.settings.progress) == "off"
         run_monitor = None if quiet else RunMonitor(self, record is not None)
+        lent: list[Arena] = []
         try:
             with np.errstate(all="ignore"), blas.threads(1) if self._blas else _NOTHING:
                 if self._simple or inside():  # a nested run would wait forever for the pool that it occupies
-                    self._in_order(values, run_monitor)
+                    self._in_order(values, run_monitor, lent)
                 elif self.plan.tasks:
                     run_side_by_side(self, values, self._room, self.settings.timeout, run_monitor or RunMonitor(self))
         finally:
@@ -129,11 +148,11 @@ class Engine:
         needed = {} if self.second is None else {v: values[v] for v in self.second.needs}
         later = {} if self.second is None else self.second.pairs
         writes = {key: values[v] for key, v in program.writes if key not in later}
-        return [values[v] for v in program.fetches], writes, needed
+        return FirstPhase([values[v] for v in program.fetches], writes, needed, lent)
 
-    def _in_order(self, values: dict[int, Array], run_monitor: RunMonitor | None) -> None:
+    def _in_order(self, values: dict[int, Array], run_monitor: RunMonitor | None, lent: list[Arena]) -> None:
         for i, (task, dead) in enumerate(zip(self.tasks, self._dead, strict=True)):
-            made = self.run_task(i, [values[v] for v in task.reads], run_monitor)
+            made = self.run_task(i, [values[v] for v in task.reads], run_monitor, lent=lent)
             values.update(zip(task.gives, made, strict=True))
             for v in dead:
                 del values[v]
@@ -150,20 +169,26 @@ class Engine:
         return self._uses.copy()
 
     def run_task(
-        self, i: int, given: Sequence[Array], run_monitor: RunMonitor | None, over: threading.Event | None = None
+        self,
+        i: int,
+        given: Sequence[Array],
+        run_monitor: RunMonitor | None,
+        over: threading.Event | None = None,
+        lent: list[Arena] | None = None,
     ) -> list[Array]:
-        body = self._bodies[i] or self._compile(i)
+        body, lent = self._bodies[i] or self._compile(i), lent if self._stays else None
         if run_monitor is None or (over is None and not run_monitor.monitors_tasks):
-            return body.run(given)
+            return body.run(given, None, lent)
         monitor = run_monitor.monitor_task(i, over, body.calls)
         start = time.time()
-        made = body.run(given, monitor)
+        made = body.run(given, monitor, lent)
         run_monitor.ended(i, start, monitor)
         return made
 
     def _compile(self, i: int) -> Compiled:
         """Compile a task's steps. Two threads may do so at the same time, which is harmless."""
-        made = self._bodies[i] = Compiled(body_of(self.plan, self.tasks[i]), self.settings.backend)
+        body = body_of(self.plan, self.tasks[i], self._stays)
+        made = self._bodies[i] = Compiled(body, self.settings.backend)
         return made
 
 

@@ -42,6 +42,7 @@ class Tape:
         gives: the outputs; their arrays belong to the caller, except inputs that are returned.
         pool: the threads that share fused steps.
         native: whether fused steps run as native code, where there is a rule for each of their ops.
+        stays: outputs that may stay in the arena, which the caller then gets with them.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class Tape:
         gives: Sequence[int],
         pool: ThreadPool,
         native: bool = False,
+        stays: Sequence[int] = (),
     ):
-        made = Compiler(steps, types, reads, gives, pool, native)
+        made = Compiler(steps, types, reads, gives, pool, native, stays)
         self._pool = pool
         self._shares = pool.size > 1 and any(step.type in USES_BLAS for step in steps)
         #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
@@ -69,7 +71,10 @@ class Tape:
         static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
         self._straight = Straight(self._played, static) if len(self._played) <= LONGEST else None
 
-    def run(self, given: Sequence[Array], monitor: TaskMonitor | None = None) -> list[Array]:
+    def run(
+        self, given: Sequence[Array], monitor: TaskMonitor | None = None, lent: list[Arena] | None = None
+    ) -> list[Array]:
+        """The outputs. With `lent`, the arena is added to it, and the caller gives it back to `ARENAS`."""
         arena = ARENAS.take()  # returned after success alone: after a failure, a thread may still write to it
         before, chunks = self._bound(arena)
         slots = before.copy()
@@ -81,7 +86,10 @@ class Tape:
             else:
                 self._play_straight(slots, chunks)
         leaving = [slots[slot] for slot in self._leaving]
-        ARENAS.give(arena)
+        if lent is None:
+            ARENAS.give(arena)
+        else:
+            lent.append(arena)
         return leaving
 
     def _play(self, slots: list[Any], monitor: TaskMonitor | None) -> None:
