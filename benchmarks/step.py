@@ -8,6 +8,7 @@ workload. The exit code is 1 if a target is missed.
 
     make bench-step
     make bench-step ARGS="--only mlp,gpt --frameworks distgrad,torch,tf --rounds 25"
+    make bench-step ARGS="--only gpt2 --frameworks distgrad,numpy,torch --rounds 5"     8 GB of memory
     make bench-step ARGS="--gemms --json step.json"
     python benchmarks/step.py --python torch=/opt/torch/bin/python --frameworks distgrad,torch
     python benchmarks/step.py --frameworks distgrad --other ../before     two checkouts; "difference" 0 is the same bits
@@ -148,7 +149,9 @@ def progress(text: str) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", type=_names(inputs.MAKERS), default=list(inputs.MAKERS), help="workloads, by comma")
+    usual = [name for name in inputs.MAKERS if name not in inputs.TRAINING]
+    parser.add_argument("--only", type=_names(inputs.MAKERS), default=usual,
+                        help=f"workloads, by comma; without it, all but {', '.join(inputs.TRAINING)}")  # fmt: skip
     peers = [name for name in FRAMEWORKS if name != "other"]
     parser.add_argument("--frameworks", type=_names(peers), default=peers, help="rows, by comma")
     parser.add_argument("--other", metavar="CHECKOUT", help="another checkout of distgrad, with a .venv of its own")

@@ -33,6 +33,8 @@ class Body:
     gpus: int
     #: Whether fused steps run as native code.
     native: bool = False
+    #: Results that whoever runs it reads before the next run, and not later: they need no memory of their own.
+    stays: tuple[int, ...] = ()
 
 
 def bodies(plan: Plan) -> tuple[list[Body], list[int]]:

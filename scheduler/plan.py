@@ -19,6 +19,7 @@ from distgrad.scheduler.devices import parse, workers_of
 from distgrad.scheduler.digest import content_digest, program_digest
 from distgrad.scheduler.execution import DEFAULT, Executions
 from distgrad.scheduler.program import Program, Step
+from distgrad.scheduler.updates import Updates, check_updates
 from distgrad.types import as_int
 
 
@@ -75,6 +76,8 @@ class Predictions:
     #: Sum over all tasks, and length of the critical path; both without overheads.
     work_seconds: float
     critical_seconds: float
+    #: The same peak where somebody holds all variables, so that none is updated in place.
+    held_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ class Plan:
     #: time. Not part of `digest`, because it does not change the partition.
     backend: str = ""
     fingerprint: tuple[tuple[str, str], ...] = ()
+    #: Which variables a run updates in place; None on Ray, where updates make new objects.
+    updates: Updates | None = None
 
     def __repr__(self) -> str:
         return f"<Plan of {len(self.tasks)} tasks, {len(self.program.steps)} steps, {self.predictions.seconds:.3g} s>"
@@ -160,6 +165,7 @@ class Plan:
             "cluster": self.cluster.to_json(),
             "options": asdict(self.options),
             "predictions": asdict(self.predictions),
+            "updates": None if self.updates is None else asdict(self.updates),
             "tasks": [asdict(task) for task in self.tasks],
             "bundles": [asdict(bundle) for bundle in self.bundles],
             "program": _plain_program(self.program),
@@ -240,6 +246,8 @@ def check_plan(plan: Plan) -> Plan:
     for k, task in enumerate(plan.tasks):
         _check_resources(plan, k, task)
     _check_devices(plan)
+    if plan.updates is not None:
+        check_updates(plan.program, plan.updates)
     return plan
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from distgrad.scheduler.bodies import Body
 from distgrad.scheduler.outlined_calls import expanded
-from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.plan import Plan, Task
 from distgrad.scheduler.program import Step
 from distgrad.workers import reference
+from distgrad.workers.arena import Arena
 from distgrad.workers.backends import Backend
 from distgrad.workers.backends.eager import Eager
 from distgrad.workers.calls import StepFailed
@@ -22,11 +23,11 @@ from distgrad.workers.task_monitor import Stopped, TaskMonitor
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def body_of(plan: Plan, i: int) -> Body:
+def body_of(plan: Plan, task: Task, stays: tuple[int, ...] = ()) -> Body:
     """The body of one task, with the value ids of the program."""
-    task = plan.tasks[i]
     steps = tuple([plan.program.steps[k] for k in task.steps])
-    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus, plan.options.native)
+    native = plan.options.native
+    return Body(steps, plan.program.types, task.reads, task.gives, task.cpus, task.gpus, native, stays)
 
 
 class Compiled:
@@ -44,9 +45,12 @@ class Compiled:
         """Number of calls per run, for progress."""
         return len(self._run.calls)
 
-    def run(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> list[Array]:
+    def run(
+        self, given: Sequence[Any], monitor: TaskMonitor | None = None, lent: list[Arena] | None = None
+    ) -> list[Array]:
+        """The outputs. `lent` gets the memory of those that stay in it, to be given back to `ARENAS`."""
         try:
-            return self._compute(given, monitor)
+            return self._compute(given, monitor) if lent is None else self._compute_in(given, monitor, lent)
         except StepFailed as e:
             error = self._explained(given, e)
         try:
@@ -57,6 +61,12 @@ class Compiled:
     def _run_quietly(self, given: Sequence[Any], monitor: TaskMonitor | None) -> list[Array]:
         with np.errstate(all="ignore"):  # it takes a microsecond, so only where NumPy computes
             return self._run.run(given, monitor)
+
+    def _compute_in(self, given: Sequence[Any], monitor: TaskMonitor | None, lent: list[Arena]) -> list[Array]:
+        tape: Any = self._run  # other backends have no memory to lend
+        with np.errstate(all="ignore"):
+            outputs: list[Array] = tape.run(given, monitor, lent)
+        return outputs
 
     def run_kept(self, given: Sequence[Any], monitor: TaskMonitor | None = None) -> tuple[list[Array], list[Any]]:
         """Like `run`, and also return the results as arrays of the backend. Not for NumPy."""

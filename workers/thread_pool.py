@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from queue import SimpleQueue
+from typing import Protocol
 
 import numpy as np
 
@@ -28,7 +30,7 @@ class ThreadPool:
         _pools.add(self)
 
     def _begin(self) -> None:
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Runs | None] = SimpleQueue()
         self._busy = threading.Lock()
         self._started = 0
 
@@ -39,6 +41,11 @@ class ThreadPool:
             return
         with self._busy:  # two callers may arrive at the same moment; one waits
             self._together(count, work)
+
+    def invitations(self, job: Runs) -> list[Callable[[], None]]:
+        """Calls, of C functions alone, that each make one of the other threads run a job when it is free."""
+        self._start(self.size - 1)
+        return [partial(self._jobs.put, job)] * (self.size - 1)
 
     def _together(self, count: int, work: BlockRunner) -> None:
         helpers = min(self.size, count) - 1
@@ -67,6 +74,13 @@ class ThreadPool:
         self._started = 0
 
     __del__ = close
+
+
+class Runs(Protocol):
+    """What a thread of the pool can be given."""
+
+    @property
+    def run(self) -> Callable[[], None]: ...
 
 
 class _Job:
@@ -112,7 +126,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def _serve(jobs: SimpleQueue[_Job | None]) -> None:
+def _serve(jobs: SimpleQueue[Runs | None]) -> None:
     with np.errstate(all="ignore"):  # NumPy keeps it per thread
         while (job := jobs.get()) is not None:
             job.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,7 +26,8 @@ def gpt(params: Any, tokens: Any, targets: Any) -> Any:
     for layer in params["layers"]:
         x = x + _attention(layer, _norm(layer["norm1"], x))
         x = x + _dense(layer["down"], jax.nn.gelu(_dense(layer["up"], _norm(layer["norm2"], x)), approximate=True))
-    return _cross_entropy(_norm(params["norm"], x) @ params["head"], targets)
+    head = params["head"] if "head" in params else params["words"].T
+    return _cross_entropy(_norm(params["norm"], x) @ head, targets)
 
 
 def elementwise(params: Any) -> Any:
@@ -66,7 +68,7 @@ def _norm(layer: Any, x: Any) -> Any:
 
 def _attention(layer: Any, x: Any) -> Any:
     batch, length, width = x.shape
-    parts = _dense(layer["qkv"], x).reshape(batch, length, 3, inputs.GPT_HEADS, width // inputs.GPT_HEADS)
+    parts = _dense(layer["qkv"], x).reshape(batch, length, 3, -1, inputs.GPT_HEAD)
     mixed = jax.nn.dot_product_attention(*(parts[:, :, i] for i in range(3)), is_causal=True)
     return _dense(layer["out"], mixed.reshape(batch, length, width))
 
@@ -86,6 +88,8 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
 LOSSES: dict[str, Callable[..., Any]] = {
     "mlp": mlp,
     "gpt": gpt,
+    "gpt-numpy": gpt,
+    "gpt2": gpt,
     "elementwise": elementwise,
     "conv": conv,
     "small": small,
@@ -95,12 +99,38 @@ LOSSES: dict[str, Callable[..., Any]] = {
 def load(workload: str, variant: str, threads: int) -> Step:
     """XLA takes as many threads as the process may use cores."""
     params, data = jax.tree.map(jnp.asarray, tuple(inputs.make(workload)))
+    if workload in inputs.TRAINING:
+        return _training(LOSSES[workload], params, data)
     args = data if workload == "call" else (params, *data)
     function = jax.jit(call if workload == "call" else jax.value_and_grad(LOSSES[workload]))
     return Step(
         run=lambda: jax.block_until_ready(function(*args)),
         arrays=lambda made: [np.asarray(x) for x in inputs.leaves(made)],
     )
+
+
+def _training(loss: Callable[..., Any], params: Any, data: Any) -> Step:
+    train = jax.jit(partial(_adam, loss), donate_argnums=0)
+    state = params, *(jax.tree.map(jnp.zeros_like, params) for _ in range(2)), jnp.zeros(())
+
+    def run() -> Any:
+        nonlocal state
+        value, state = jax.block_until_ready(train(state, *data))
+        return value
+
+    return Step(run, lambda made: [np.asarray(x) for x in (made, *inputs.told(state[1]))])
+
+
+def _adam(loss: Callable[..., Any], state: Any, *data: Any) -> Any:
+    params, first, second, t = state
+    value, found = jax.value_and_grad(loss)(params, *data)
+    t = t + 1
+    rate = inputs.RATE * jnp.sqrt(1 - inputs.DECAY_OF_SQUARES**t) / (1 - inputs.DECAY**t)
+    first = jax.tree.map(lambda m, g: inputs.DECAY * m + (1 - inputs.DECAY) * g, first, found)
+    square = 1 - inputs.DECAY_OF_SQUARES
+    second = jax.tree.map(lambda v, g: inputs.DECAY_OF_SQUARES * v + square * g * g, second, found)
+    params = jax.tree.map(lambda p, m, v: p - rate * m / (jnp.sqrt(v) + inputs.EPSILON), params, first, second)
+    return value, (params, first, second, t)
 
 
 def warm() -> None:

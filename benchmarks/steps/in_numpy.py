@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,10 +47,10 @@ def _mlp() -> Iterator[Gemm]:
         yield from _with_gradients(f"layer {i}", inputs.BATCH, n, m, of_input=i > 0)
 
 
-def _gpt() -> Iterator[Gemm]:
-    batch, length = inputs.GPT_SHAPE
-    rows, width, layers = batch * length, inputs.GPT_WIDTH, inputs.GPT_LAYERS
-    many, head = batch * inputs.GPT_HEADS, width // inputs.GPT_HEADS
+def _gpt(sizes: inputs.Gpt) -> Iterator[Gemm]:
+    batch, length = sizes.shape
+    rows, width, layers = batch * length, sizes.width, sizes.layers
+    many, head = batch * sizes.heads, inputs.GPT_HEAD
     yield from _with_gradients("qkv", rows, width, 3 * width, times=layers)
     yield Gemm("scores", length, head, length, many, b_transposed=True, times=layers)
     yield Gemm("scores: dq", length, length, head, many, times=layers)
@@ -58,9 +59,9 @@ def _gpt() -> Iterator[Gemm]:
     yield Gemm("mix: dweights", length, head, length, many, b_transposed=True, times=layers)
     yield Gemm("mix: dv", length, length, head, many, a_transposed=True, times=layers)
     yield from _with_gradients("out", rows, width, width, times=layers)
-    yield from _with_gradients("up", rows, width, inputs.GPT_HIDDEN, times=layers)
-    yield from _with_gradients("down", rows, inputs.GPT_HIDDEN, width, times=layers)
-    yield from _with_gradients("head", rows, width, inputs.GPT_WORDS)
+    yield from _with_gradients("up", rows, width, 4 * width, times=layers)
+    yield from _with_gradients("down", rows, 4 * width, width, times=layers)
+    yield from _with_gradients("head", rows, width, sizes.words)
 
 
 def _conv() -> Iterator[Gemm]:
@@ -77,7 +78,13 @@ def _conv() -> Iterator[Gemm]:
     yield from _with_gradients("head", images, inputs.STAGES[-1].width, inputs.CLASSES)
 
 
-LISTS = {"mlp": _mlp, "gpt": _gpt, "conv": _conv}
+LISTS: dict[str, Callable[[], Iterator[Gemm]]] = {
+    "mlp": _mlp,
+    "gpt": partial(_gpt, inputs.GPT),
+    "gpt-numpy": partial(_gpt, inputs.GPT),
+    "gpt2": partial(_gpt, inputs.GPT2),
+    "conv": _conv,
+}
 
 
 def _with_gradients(name: str, m: int, k: int, n: int, of_input: bool = True, times: int = 1) -> Iterator[Gemm]:

@@ -21,11 +21,13 @@ def mlp(params: Any, x: Any, labels: Any) -> Any:
 
 def gpt(params: Any, tokens: Any, targets: Any) -> Any:
     x = tf.nn.embedding_lookup(params["words"], tokens) + params["positions"]
-    x = tf.reshape(x, (-1, inputs.GPT_WIDTH))  # tf.matmul of rank 3 with a matrix is slower than of rank 2
+    x = tf.reshape(x, (-1, x.shape[-1]))  # tf.matmul of rank 3 with a matrix is slower than of rank 2
     for layer in params["layers"]:
-        x = x + _attention(layer, _norm(layer["norm1"], x))
+        x = x + _attention(layer, _norm(layer["norm1"], x), *tokens.shape)
         x = x + _dense(layer["down"], tf.nn.gelu(_dense(layer["up"], _norm(layer["norm2"], x)), approximate=True))
-    return _cross_entropy(_norm(params["norm"], x) @ params["head"], tf.reshape(targets, (-1,)))
+    tied = "head" not in params
+    logits = tf.matmul(_norm(params["norm"], x), params["words" if tied else "head"], transpose_b=tied)
+    return _cross_entropy(logits, tf.reshape(targets, (-1,)))
 
 
 def elementwise(params: Any) -> Any:
@@ -64,9 +66,9 @@ def _norm(layer: Any, x: Any) -> Any:
     return tf.nn.batch_normalization(x, mean, variance, layer["beta"], layer["gamma"], 1e-5)
 
 
-def _attention(layer: Any, x: Any) -> Any:
-    batch, length = inputs.GPT_SHAPE
-    heads, width = inputs.GPT_HEADS, inputs.GPT_WIDTH
+def _attention(layer: Any, x: Any, batch: int, length: int) -> Any:
+    width = x.shape[-1]
+    heads = width // inputs.GPT_HEAD
     parts = tf.reshape(_dense(layer["qkv"], x), (batch, length, 3, heads, width // heads))
     q, k, v = tf.unstack(tf.transpose(parts, (2, 0, 3, 1, 4)))
     scores = tf.matmul(q, k, transpose_b=True) * (width // heads) ** -0.5
@@ -87,6 +89,8 @@ def _cross_entropy(logits: Any, labels: Any) -> Any:
 LOSSES: dict[str, Callable[..., Any]] = {
     "mlp": mlp,
     "gpt": gpt,
+    "gpt-numpy": gpt,
+    "gpt2": gpt,
     "elementwise": elementwise,
     "conv": conv,
     "small": small,
@@ -97,6 +101,8 @@ def load(workload: str, variant: str, threads: int) -> Step:
     params, data = inputs.map_leaves(tf.constant, tuple(inputs.make(workload)))
     args = data if workload == "call" else (params, *data)
     compiled = {"jit_compile": True} if variant == "xla" else {}
+    if workload in inputs.TRAINING:
+        return _training(LOSSES[workload], params, data, compiled)
     function = tf.function(call if workload == "call" else _gradients(LOSSES[workload]), **compiled)
 
     def run() -> Any:
@@ -118,6 +124,27 @@ def _gradients(loss: Callable[..., Any]) -> Callable[..., Any]:
         return value, [tf.convert_to_tensor(g) for g in found]  # dense, as everyone's
 
     return step
+
+
+def _training(loss: Callable[..., Any], params: Any, data: Any, compiled: Any) -> Step:
+    params = inputs.map_leaves(tf.Variable, params)
+    first, second = (inputs.map_leaves(lambda p: tf.Variable(tf.zeros_like(p)), params) for _ in range(2))
+    count = tf.Variable(0.0)
+    variables = list(zip(*map(inputs.leaves, (params, first, second)), strict=True))
+
+    @tf.function(**compiled)
+    def train(*data: Any) -> Any:
+        value = loss(params, *data)
+        found = tf.gradients(value, [p for p, _, _ in variables])
+        t = count.assign_add(1.0)
+        rate = inputs.RATE * tf.sqrt(1 - inputs.DECAY_OF_SQUARES**t) / (1 - inputs.DECAY**t)
+        for (p, m, v), g in zip(variables, map(tf.convert_to_tensor, found), strict=True):
+            m.assign(inputs.DECAY * m + (1 - inputs.DECAY) * g)
+            v.assign(inputs.DECAY_OF_SQUARES * v + (1 - inputs.DECAY_OF_SQUARES) * g * g)
+            p.assign_sub(rate * m / (tf.sqrt(v) + inputs.EPSILON))
+        return value
+
+    return Step(lambda: train(*data).numpy(), lambda made: [np.asarray(x) for x in (made, *inputs.told(first))])
 
 
 def set_threads(threads: int) -> None:

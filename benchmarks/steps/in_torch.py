@@ -25,7 +25,8 @@ def gpt(params: Any, tokens: Any, targets: Any) -> Any:
     for layer in params["layers"]:
         x = x + _attention(layer, _norm(layer["norm1"], x))
         x = x + _dense(layer["down"], F.gelu(_dense(layer["up"], _norm(layer["norm2"], x)), approximate="tanh"))
-    logits = _norm(params["norm"], x) @ params["head"]
+    head = params["head"] if "head" in params else params["words"].T
+    logits = _norm(params["norm"], x) @ head
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
@@ -62,12 +63,12 @@ def _dense(layer: Any, x: Any) -> Any:
 
 
 def _norm(layer: Any, x: Any) -> Any:
-    return F.layer_norm(x, (inputs.GPT_WIDTH,), layer["gamma"], layer["beta"])
+    return F.layer_norm(x, x.shape[-1:], layer["gamma"], layer["beta"])
 
 
 def _attention(layer: Any, x: Any) -> Any:
     batch, length, width = x.shape
-    parts = _dense(layer["qkv"], x).view(batch, length, 3, inputs.GPT_HEADS, width // inputs.GPT_HEADS)
+    parts = _dense(layer["qkv"], x).view(batch, length, 3, -1, inputs.GPT_HEAD)
     q, k, v = parts.permute(2, 0, 3, 1, 4)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
     return _dense(layer["out"], mixed.transpose(1, 2).reshape(batch, length, width))
@@ -80,6 +81,8 @@ def _conv(layer: Any, x: Any, stride: int = 1) -> Any:
 LOSSES: dict[str, Callable[..., Any]] = {
     "mlp": mlp,
     "gpt": gpt,
+    "gpt-numpy": gpt,
+    "gpt2": gpt,
     "elementwise": elementwise,
     "conv": conv,
     "small": small,
@@ -94,12 +97,32 @@ def load(workload: str, variant: str, threads: int) -> Step:
     if workload == "call":
         return Step(lambda: function(*data), lambda made: [made.numpy()])
     xs = [x.requires_grad_() for x in inputs.leaves(params)]
+    if workload in inputs.TRAINING:
+        return _training(function, params, xs, data)
 
     def run() -> Any:
         value = function(params, *data)
         return value.detach(), torch.autograd.grad(value, xs)
 
     return Step(run, lambda made: [_array(x) for x in inputs.leaves(made)])
+
+
+def _training(function: Any, params: Any, xs: list[Any], data: Any) -> Step:
+    decays = inputs.DECAY, inputs.DECAY_OF_SQUARES
+    optimizer = torch.optim.Adam(xs, inputs.RATE, decays, inputs.EPSILON)
+
+    def run() -> Any:
+        optimizer.zero_grad()
+        value = function(params, *data)
+        value.backward()
+        optimizer.step()
+        return value.detach()
+
+    def arrays(made: Any) -> Any:
+        moments = inputs.map_leaves(lambda x: optimizer.state[x]["exp_avg"], params)
+        return [x.numpy() for x in (made, *inputs.told(moments))]
+
+    return Step(run, arrays)
 
 
 def tensor(x: np.ndarray[Any, Any]) -> Any:

@@ -15,12 +15,24 @@ Tree = Any
 BATCH = 256
 MLP_WIDTHS = (784, 1024, 1024, 10)
 
-GPT_LAYERS = 4
-GPT_WIDTH = 256
-GPT_HEADS = 4
-GPT_HIDDEN = 1024
-GPT_WORDS = 1024
-GPT_SHAPE = (8, 128)
+
+class Gpt(NamedTuple):
+    """The sizes of a language model, and the shape of its tokens."""
+
+    layers: int
+    width: int
+    words: int
+    shape: tuple[int, int]
+
+    @property
+    def heads(self) -> int:
+        return self.width // GPT_HEAD
+
+
+#: The width of an attention head.
+GPT_HEAD = 64
+GPT = Gpt(4, 256, 1024, (8, 128))
+GPT2 = Gpt(12, 768, 50_257, (2, 256))
 
 ELEMENTS = 4_000_000
 
@@ -65,14 +77,13 @@ def mlp(rng: np.random.Generator) -> Inputs:
 
 
 def gpt(rng: np.random.Generator) -> Inputs:
-    params = {
-        "words": _normal(rng, GPT_WORDS, GPT_WIDTH, scale=0.1),
-        "positions": _normal(rng, GPT_SHAPE[1], GPT_WIDTH, scale=0.1),
-        "layers": [_gpt_layer(rng) for _ in range(GPT_LAYERS)],
-        "norm": _norm(rng),
-        "head": _normal(rng, GPT_WIDTH, GPT_WORDS, scale=GPT_WIDTH**-0.5),
-    }
-    return Inputs(params, (_labels(rng, GPT_WORDS, *GPT_SHAPE), _labels(rng, GPT_WORDS, *GPT_SHAPE)))
+    params, data = _gpt(rng, GPT)
+    return Inputs(params | {"head": _normal(rng, GPT.width, GPT.words, scale=GPT.width**-0.5)}, data)
+
+
+def gpt2(rng: np.random.Generator) -> Inputs:
+    """Without a head: the table of words is used twice, as in GPT-2."""
+    return _gpt(rng, GPT2)
 
 
 def elementwise(rng: np.random.Generator) -> Inputs:
@@ -104,11 +115,24 @@ def call(rng: np.random.Generator) -> Inputs:
 MAKERS: dict[str, Callable[[np.random.Generator], Inputs]] = {
     "mlp": mlp,
     "gpt": gpt,
+    "gpt-numpy": gpt,
+    "gpt2": gpt2,
     "elementwise": elementwise,
     "conv": conv,
     "small": small,
     "call": call,
 }
+#: Whole training steps: they take minutes and gigabytes, and run only when asked for by name.
+TRAINING = ("gpt2",)
+
+#: Of Adam: the rate, the decays of both moments, and what keeps the divisor above zero.
+RATE, DECAY, DECAY_OF_SQUARES, EPSILON = 1e-4, 0.9, 0.999, 1e-8
+
+
+def told(moments: Tree) -> Iterator[Any]:
+    """What of a training step is compared, beside the loss: the first moments of the first layer. After one step they
+    are a tenth of its gradients, which come through all other layers."""
+    return leaves(moments["layers"][0])
 
 
 def leaves(tree: Tree) -> Iterator[Any]:
@@ -149,18 +173,28 @@ def _conv(rng: np.random.Generator, size: int, n: int, m: int) -> Tree:
     return {"w": _normal(rng, size, size, n, m, scale=(1 / (size * size * n)) ** 0.5), "b": _normal(rng, m, scale=0.01)}
 
 
-def _norm(rng: np.random.Generator) -> Tree:
-    return {"gamma": 1 + _normal(rng, GPT_WIDTH, scale=0.1), "beta": _normal(rng, GPT_WIDTH, scale=0.1)}
+def _norm(rng: np.random.Generator, width: int) -> Tree:
+    return {"gamma": 1 + _normal(rng, width, scale=0.1), "beta": _normal(rng, width, scale=0.1)}
 
 
-def _gpt_layer(rng: np.random.Generator) -> Tree:
+def _gpt(rng: np.random.Generator, sizes: Gpt) -> Inputs:
+    params = {
+        "words": _normal(rng, sizes.words, sizes.width, scale=0.1),
+        "positions": _normal(rng, sizes.shape[1], sizes.width, scale=0.1),
+        "layers": [_gpt_layer(rng, sizes.width) for _ in range(sizes.layers)],
+        "norm": _norm(rng, sizes.width),
+    }
+    return Inputs(params, (_labels(rng, sizes.words, *sizes.shape), _labels(rng, sizes.words, *sizes.shape)))
+
+
+def _gpt_layer(rng: np.random.Generator, width: int) -> Tree:
     return {
-        "norm1": _norm(rng),
-        "qkv": _dense(rng, GPT_WIDTH, 3 * GPT_WIDTH),
-        "out": _dense(rng, GPT_WIDTH, GPT_WIDTH),
-        "norm2": _norm(rng),
-        "up": _dense(rng, GPT_WIDTH, GPT_HIDDEN),
-        "down": _dense(rng, GPT_HIDDEN, GPT_WIDTH),
+        "norm1": _norm(rng, width),
+        "qkv": _dense(rng, width, 3 * width),
+        "out": _dense(rng, width, width),
+        "norm2": _norm(rng, width),
+        "up": _dense(rng, width, 4 * width),
+        "down": _dense(rng, 4 * width, width),
     }
 
 

@@ -11,6 +11,8 @@ from .client import FRAMEWORKS
 ABOUT = {
     "mlp": "batch 256, 784-1024-1024-10, relu",
     "gpt": "4 layers of width 256, 8 x 128 tokens",
+    "gpt-numpy": "the same model in plain NumPy: its own layer norm, gelu, softmax and cross entropy",
+    "gpt2": "training of GPT-2 small, 2 x 256 tokens, with Adam; the products are those of the gradients",
     "elementwise": "a chain of tanh, exp, log1p over 4,000,000 elements",
     "conv": "residual blocks of 32, 64, 128 channels on 32 images of 32 x 32",
     "small": "about 2,000 ops on 16 elements",

@@ -26,17 +26,20 @@ from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
 from distgrad.scheduler.execution import NATIVE, PLAIN, Execution, Executions
 from distgrad.scheduler.outlined_calls import has_outlined_calls
 from distgrad.scheduler.partition.partition import partition
+from distgrad.scheduler.partition.two_phases import in_two_phases
 from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.passes.fuse import always
 from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.plan import Options, Plan
 from distgrad.scheduler.program import Program, Step, lower
+from distgrad.scheduler.updates import second_phase
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import native, numerics
 from distgrad.workers.backends import Backend, backend, gpu_backend
 from distgrad.workers.fingerprint import NATIVE_CODE, fingerprint
 from distgrad.workers.importing import explain_import
 from distgrad.workers.local.engine import Engine, Settings
+from distgrad.workers.local.second_phase import has_code
 from distgrad.workers.numpy_engine.single import compute
 from distgrad.workers.tools import calibrate
 
@@ -98,7 +101,12 @@ class Planner:
         program = self._improved(program)
         if not is_plain(program) or constant_bytes(program) > MAX_CACHED_CONSTANT_BYTES:
             return self._cut(program)
-        key = content_digest(program, self.cluster, self.options), self._fingerprint, self.settings.backend.name
+        key = (
+            content_digest(program, self.cluster, self.options),
+            self._fingerprint,
+            self.settings.backend.name,
+            self._one_phase if program.writes else "",
+        )
         with _LOCK:
             if key in _plans:
                 _plans.move_to_end(key)
@@ -140,7 +148,21 @@ class Planner:
         return PLAIN if found is NATIVE and not self.options.native else found
 
     def _cut(self, program: Program) -> Plan:
-        return replace(self._partition(program), backend=self.settings.backend.name, fingerprint=self._fingerprint)
+        plan = self._partition(program)
+        if self.link is None:
+            plan = in_two_phases(
+                plan, second_phase(plan.program, self._one_phase, partial(has_code, plan.program.types))
+            )
+        return replace(plan, backend=self.settings.backend.name, fingerprint=self._fingerprint)
+
+    @property
+    def _one_phase(self) -> str:
+        """Why runs do not update variables in place; empty if they do where they can."""
+        if not self.settings.backend.is_numpy:
+            return f"the arrays are {self.settings.backend.name}'s"
+        if not self.options.native:
+            return "the plan is without native code"
+        return "check_numerics looks at new values first" if self.settings.check_numerics else ""
 
     def _partition(self, program: Program) -> Plan:
         try:

@@ -12,14 +12,14 @@ import numpy as np
 
 from distgrad import nest, runtime
 from distgrad.graph import Attrs, FuncGraph, Graph, Operation, Tensor
-from distgrad.handles import Handle, LocalHandle
+from distgrad.handles import Handle, LocalHandle, value_of
 from distgrad.ops.builder import as_array, cast
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.registry import OpDef
 from distgrad.result_buffers import RESULT_BUFFERS, ResultBuffer
 from distgrad.run.options import SessionOptions, documented, takes
 from distgrad.tracing.function import Function
-from distgrad.tracing.state import alone, frozen, put, take
+from distgrad.tracing.state import alone, close, frozen, put, take
 from distgrad.tracing.variables import Variable
 from distgrad.types import DType, Shape, Spec, brief
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from distgrad.scheduler.plan import Plan
     from distgrad.scheduler.reports import Faults, Report
     from distgrad.workers.local.engine import Engine
+    from distgrad.workers.local.second_phase import SecondPhase
     from distgrad.workers.on_ray.engine import RayEngine
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -228,11 +229,16 @@ class _Ready:
         self._reads = [variables[key] for key in self._keys]
         self._writes = [variables[key] for key, _ in program.writes]
         self._claimed = list(dict.fromkeys((*self._reads, *self._writes)))
+        self._second: SecondPhase | None = getattr(engine, "second", None)
+        pairs = {} if self._second is None else self._second.pairs
+        self._written = {key: variables[key] for key, _ in program.writes}
+        self._old = [key for key, (before, _) in pairs.items() if before is not None]
 
     def run(self, feeds: Sequence[Array | Handle], fetch: bool = True) -> list[Any]:
         """Run, then make all writes visible atomically: a failed call leaves every variable unchanged."""
         if self._writes:
-            return alone(self._claimed, partial(self._run, feeds, fetch))
+            run = self._run if self._second is None else self._run_in_two_phases
+            return alone(self._claimed, partial(run, feeds, fetch))
         return self._run(feeds, fetch)
 
     def _run(self, feeds: Sequence[Array | Handle], fetch: bool) -> list[Any]:
@@ -243,6 +249,26 @@ class _Ready:
         if writes:
             put(self._writes, [x if isinstance(x, Handle) else frozen(x, taken) for x in writes.values()])
         return results if fetch else [x if isinstance(x, Handle) else LocalHandle(x) for x in results]
+
+    def _run_in_two_phases(self, feeds: Sequence[Array | Handle], fetch: bool) -> list[Any]:
+        """The same, with updates in place. Nothing but `old` may refer to the variables' arrays when that is asked, so
+        they have no other name here."""
+        engine: Any = self.engine  # the local one
+        first = engine.first_phase(feeds, dict(zip(self._keys, take(self._reads), strict=True)))
+        taken = {id(_memory(x)) for x in feeds}
+        results = [_owned(x, taken) for x in first.values]
+        new = {key: frozen(x, taken) for key, x in first.writes.items()}
+        first.values.clear()
+        first.writes.clear()
+        old = dict(zip(self._old, take([self._written[key] for key in self._old]), strict=True))
+        held = {key for key, x in old.items() if isinstance(x, Handle)}
+        old |= {key: value_of(old[key]) for key in held}
+        close(self._writes)
+        ready = engine.second.ready(first.needed, old, held)
+        new |= {key: frozen(x) for key, x in ready.fresh.items()}
+        put([self._written[key] for key in new], list(new.values()), ready.calls)
+        first.end()
+        return results if fetch else [LocalHandle(x) for x in results]
 
 
 def _owned(value: Any, taken: set[int]) -> Any:

@@ -1,8 +1,12 @@
 """Thread-safe access to variables: exclusive writers, atomic reads and writes of several variables.
 
 A call that writes has exclusive access to its variables, including those that it only reads, from the first read to the
-last write. So calls of several threads are serialized per variable. Reads never wait: the values of several variables
-are read atomically and set atomically, so a reader sees all of a call's writes or none.
+last write. So calls of several threads are serialized per variable. The values of several variables are read atomically
+and set atomically, so a reader sees all of a call's writes or none.
+
+A call may write over an array that nobody else refers to. It closes its variables first: from then to its end, readers
+wait. Without the lock of the interpreter it would not be enough: a reader first takes its references and then looks
+whether the variables are closed, a writer first closes them and then counts references, so one of them notices.
 
 An interrupt (Ctrl-C) may arrive between any two Python instructions and needs no cleanup: a variable is free as soon as
 the gate of its last call is unlocked, and a `with` statement on a lock always releases it.
@@ -20,8 +24,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Container, Sequence
 from contextvars import ContextVar, copy_context
-from itertools import repeat
-from operator import attrgetter
+from itertools import chain, repeat
+from operator import attrgetter, call
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -33,14 +37,15 @@ R = TypeVar("R")
 
 
 class Shared(Protocol):
-    """A variable as calls see it: a value (an array or a handle) that is never modified, and the gate of the last call
-    that claimed it, which is locked while that call is running."""
+    """A variable as calls see it: its value (an array or a handle), the gate of the last call that claimed it, which is
+    locked while that call is running, and the gate of the last call that closed it for readers."""
 
     _value: Any
     gate: threading.Lock
+    closed: threading.Lock
 
 
-_gate = attrgetter("gate")
+_gate, _closed = attrgetter("gate"), attrgetter("closed")
 #: Held while gates are checked and set.
 _claims = threading.Lock()
 #: Gates of the calls that this thread is running; the threads of a run inherit them.
@@ -82,16 +87,35 @@ def _claim(variables: Sequence[Shared], gate: threading.Lock) -> None:
 
 
 def take(variables: Sequence[Shared]) -> list[Any]:
-    """The values of several variables, read atomically."""
-    return list(map(getattr, variables, repeat("_value")))
+    """The values of several variables, read atomically. As long as the caller refers to one, it does not change."""
+    while True:
+        values = _values(variables)
+        closed = [gate for gate in map(_closed, variables) if gate.locked()]
+        if not closed:
+            return values
+        if any(gate in _calls.get() for gate in closed):  # a signal handler or a finalizer inside of that call
+            return [x.copy() if isinstance(x, np.ndarray) else x for x in values]
+        del values
+        with closed[0]:  # until that call ends
+            pass
 
 
-def put(variables: Sequence[Shared], values: Sequence[Any]) -> None:
-    """Set several variables atomically. The old values are kept until all are set, because freeing one may run any
-    code, such as a weak reference's callback, and may switch threads."""
-    old = take(variables)
-    _set(variables, "_value", values)
+def close(variables: Sequence[Shared]) -> None:
+    """Keep readers from these variables until the call ends that has them alone, which is the innermost one here. Who
+    has read a value before refers to it: the call may modify the others."""
+    _set(variables, "closed", repeat(_calls.get()[-1]))
+
+
+def put(variables: Sequence[Shared], values: Sequence[Any], first: Sequence[Callable[[], Any]] = ()) -> None:
+    """Make some calls of C functions, and set several variables, all atomically. The old values are kept until all are
+    set, because freeing one may run any code, such as a weak reference's callback, and may switch threads."""
+    old = _values(variables)
+    deque(chain(map(call, first), map(setattr, variables, repeat("_value"), values)), maxlen=0)
     del old  # any finalizer that runs here sees the new values
+
+
+def _values(variables: Sequence[Shared]) -> list[Any]:
+    return list(map(getattr, variables, repeat("_value")))
 
 
 def _set(variables: Sequence[Shared], name: str, values: Any) -> None:

@@ -21,7 +21,7 @@ from distgrad.ops.index import scatter_add
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.methods import install
 from distgrad.registry import Kind, RegisterGradient, define, no_gradient
-from distgrad.tracing.state import Array, alone, frozen
+from distgrad.tracing.state import Array, alone, frozen, take
 from distgrad.types import DType, Shape, Spec, Typed, dtype_from
 
 _numbers = itertools.count()
@@ -84,7 +84,7 @@ class Variable:
                 f"Pass an array, or a function without arguments that returns one."
             )
         #: Locked while a call that writes this variable is running; see `distgrad.tracing.state`.
-        self.gate = threading.Lock()
+        self.gate = self.closed = threading.Lock()
         self._value: Array | Handle = _initial(initial_value, dtype)
         self.name = "Variable" if name is None else check_name(name)
         self.number = next(_numbers)
@@ -102,10 +102,14 @@ class Variable:
 
     def numpy(self) -> Any:
         """A copy of the value."""
-        return value_of(self._value).copy()
+        return self._array().copy()
+
+    def _array(self) -> Array:
+        """The array itself: whoever refers to it keeps it from being modified."""
+        return value_of(take((self,))[0])
 
     def __repr__(self) -> str:
-        value = "" if current_graph() is not None else f" = {_brief(self._value)}"
+        value = "" if current_graph() is not None else f" = {_brief(take((self,))[0])}"
         return f"<Variable {self.name!r} {Spec(self.shape, self.dtype)}{value}>"
 
     __hash__ = object.__hash__
@@ -141,7 +145,7 @@ class Variable:
     def __tensor__(self) -> Tensor:
         graph = current_graph()
         if graph is None:
-            return value_of(self._value)  # type: ignore[return-value]
+            return self._array()  # type: ignore[return-value]
         read = graph.reads.get(self)
         if graph._control:
             return self.read()
@@ -194,7 +198,7 @@ class Variable:
     def assign_add(self, delta: Any) -> Tensor:
         """Add to the value and return the new value. An `IndexedSlices` changes only its rows."""
         if current_graph() is None:
-            return self._change(lambda: value_of(self._value) + self._number(delta))
+            return self._change(lambda: self._array() + self._number(delta))
         if isinstance(delta, IndexedSlices):
             return self.assign(scatter_add(self.read(), delta.indices, delta.values))
         return self.assign(self.read() + delta)
@@ -202,7 +206,7 @@ class Variable:
     def assign_sub(self, delta: Any) -> Tensor:
         """Subtract from the value and return the new value. An `IndexedSlices` changes only its rows."""
         if current_graph() is None:
-            return self._change(lambda: value_of(self._value) - self._number(delta))
+            return self._change(lambda: self._array() - self._number(delta))
         if isinstance(delta, IndexedSlices):
             return self.assign(scatter_add(self.read(), delta.indices, -delta.values))
         return self.assign(self.read() - delta)
@@ -272,7 +276,7 @@ def _array(self: Variable, dtype: Any = None, copy: bool | None = None) -> Any:
             f"{self!r} has no array inside a graph: its value may change before the graph runs. "
             f"Use it as a tensor, or take .numpy() to record its current value as a constant."
         )
-    return np.array(value_of(self._value), dtype=dtype if dtype is None else dtype_from("np.array", dtype))
+    return np.array(self._array(), dtype=dtype if dtype is None else dtype_from("np.array", dtype))
 
 
 def _in_place(operator: str, remedy: str) -> Callable[..., Any]:

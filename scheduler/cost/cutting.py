@@ -64,7 +64,8 @@ def cut_group(step: Step) -> Cut:
 
 def is_shared(step: Step) -> bool:
     """Whether a group has enough to do for several threads."""
-    return math.prod(step.attrs["space"]) * len(step.body) >= ALONE
+    space: Shape = step.attrs["space"]
+    return math.prod(space) * len(step.body) >= ALONE
 
 
 def _folds(step: Step) -> bool:

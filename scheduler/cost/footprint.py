@@ -8,7 +8,7 @@ inputs exist already.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -51,11 +51,17 @@ def footprint(
     gives: Sequence[int],
     cpus: int = 1,
     execution: Execution = NATIVE,
+    stays: Sequence[int] = (),
 ) -> Footprint:
-    """The footprint of a task with these steps and results `gives`; `nbytes` has the bytes of every value."""
+    """The footprint of a task with these steps and results `gives`; `nbytes` has the bytes of every value. Results in
+    `stays` are in its arena until the end of the run."""
     if not execution.fuses:
         steps = [inner for step in steps for inner in step.body or (step,)]
-    found = (_in_arena if execution.has_arena else _live)(steps, types, nbytes, gives, cpus)
+    found = (
+        _in_arena(steps, types, nbytes, gives, cpus, stays)
+        if execution.has_arena
+        else _live(steps, types, nbytes, gives, cpus)
+    )
     calls = [step for step in steps if step.type == CALL]
     return _with_calls(found, calls, nbytes, cpus, execution) if calls else found
 
@@ -69,9 +75,16 @@ def _live(
 
 
 def _in_arena(
-    steps: Sequence[Step], types: Sequence[Spec], nbytes: Sequence[int], gives: Sequence[int], cpus: int
+    steps: Sequence[Step],
+    types: Sequence[Spec],
+    nbytes: Sequence[int],
+    gives: Sequence[int],
+    cpus: int,
+    stays: Sequence[int],
 ) -> Footprint:
-    arena, arrays = _Lives(Liveness(steps, nbytes, types, gives)).run()
+    liveness = Liveness(steps, nbytes, types, gives)
+    leaves = {liveness.buffer.get(v) for v in set(gives) - set(stays)}
+    arena, arrays = _Lives(liveness, {v for v in stays if v not in leaves}).run()
     return Footprint(arena, arrays, _Scratch(types, cpus).of(steps), _code_bytes(steps))
 
 
@@ -102,8 +115,8 @@ def _inside(inner: Inner, cpus: int, execution: Execution) -> Footprint:
 class _Lives:
     """Replays the steps and counts the bytes in the arena and in other arrays."""
 
-    def __init__(self, liveness: Liveness):
-        self.liveness = liveness
+    def __init__(self, liveness: Liveness, stays: Collection[int] = ()):
+        self.liveness, self._stays = liveness, stays
         self._placed: dict[int, int] = {}  # bytes by value in the arena
         self._own: dict[int, int] = {}  # and in separate arrays that stay in the task
 
@@ -115,7 +128,7 @@ class _Lives:
         for k, step in enumerate(liveness.steps):
             made = [v for v in step.outputs if buffer.get(v) == v]
             for v in made:
-                if last[v] == NEVER:
+                if last[v] == NEVER and v not in self._stays:
                     arrays += nbytes[v]
                 elif is_placed(step.type):
                     arena += nbytes[v] - self._overwritten_bytes(k, step, v)

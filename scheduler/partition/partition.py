@@ -131,6 +131,7 @@ def _plan(work: Priced, groups: Groups) -> Plan:
         peak_bytes=timeline.peak_bytes,
         work_seconds=sum([task.seconds for task in tasks]),
         critical_seconds=timeline.critical_seconds,
+        held_peak_bytes=timeline.peak_bytes,
     )
     return Plan(program, tuple(placed), tuple(bundles), cluster, work.options, predictions, work.executions)
 

@@ -301,6 +301,18 @@ def _worth_it(group: _Group) -> bool:
     return len(group.members) > 1 or (len(group.members) == 1 and math.prod(group.role.space) >= LARGE)
 
 
+def as_one(program: Program, groups: Iterable[Sequence[int]]) -> tuple[Step, ...]:
+    """The steps, with each of these groups of them as one Fused step: elementwise ones over one shape, without a path
+    that leaves a group and returns to it."""
+    made = []
+    for members in groups:
+        parts = [part for i in members if (part := role(program.steps[i], program.types)) is not None]
+        group = _Group(min(parts, key=lambda part: part.split))
+        group.members += members
+        made.append(group)
+    return _contracted(program, made)
+
+
 # -- the program with each group as one step ---------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from distgrad.scheduler.passes.fuse import always, fuse
 from distgrad.scheduler.passes.rewrite import Evaluate
 from distgrad.scheduler.passes.simplify import simplify
 from distgrad.scheduler.passes.sums import slice_sums, trees
+from distgrad.scheduler.passes.updates import updates
 from distgrad.scheduler.program import Program, Step, check_program, planning
 from distgrad.types import Spec
 
@@ -84,6 +85,13 @@ PASSES = (
         keeps="all but the rounding of these sums",
         needs=("slice_sums",),
         takes=("fan_in",),
+    ),
+    Pass(
+        updates,
+        does="Fuses the elementwise steps that compute new values of variables from old ones.",
+        keeps="all but the rounding of mathematical functions",
+        needs=("canonical", "simplify", "merge_equal", "slice_sums", "trees"),
+        takes=("can_fuse",),
     ),
     Pass(
         fuse,

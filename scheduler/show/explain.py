@@ -25,6 +25,8 @@ LISTED_SHARE = 0.01
 #: Maximum devices listed in the totals, and op types listed per task.
 MAX_NAMED_DEVICES = 3
 MAX_NAMED_OPS = 3
+#: Maximum variables listed per way in which they are updated.
+MAX_NAMED_VARIABLES = 8
 
 
 def explain(plan: Plan, top: int = 10) -> str:
@@ -45,12 +47,35 @@ def _totals(plan: Plan) -> list[str]:
         f"{counted(len(plan.tasks), 'task')} of {counted(len(program.steps), 'step')} on cluster {cluster.name!r} "
         f"({cluster.engine}: {counted(workers, 'worker')}, {counted(cpus, 'cpu')}{gpus})",
         f"predicted   {time_text(predicted.seconds)}, {bytes_text(predicted.bytes_moved)} moved, "
-        f"at most {bytes_text(predicted.peak_bytes)} on one worker",
+        f"at most {bytes_text(predicted.peak_bytes)} on one worker" + _where_held(plan),
         f"            {time_text(predicted.work_seconds)} of work, "
         f"{time_text(predicted.critical_seconds)} on the critical path",
         f"bottleneck  {bottleneck(plan)}",
     ]
-    return lines + _bits(plan) + _devices(plan)
+    return lines + _bits(plan) + _devices(plan) + _updates(plan)
+
+
+def _where_held(plan: Plan) -> str:
+    """The peak of a run that cannot update variables in place, because somebody holds all of them."""
+    predicted = plan.predictions
+    differs = predicted.held_peak_bytes > predicted.peak_bytes
+    return f", {bytes_text(predicted.held_peak_bytes)} while others hold all variables" if differs else ""
+
+
+def _updates(plan: Plan) -> list[str]:
+    """The variables that are updated in place, and the others, by reason."""
+    if plan.updates is None:
+        return []
+    found: list[tuple[str, Sequence[str]]] = [("in place", plan.updates.in_place)]
+    for why in dict.fromkeys([why for _, why in plan.updates.two_versions]):
+        found.append((f"in two versions, because {why}", [key for key, w in plan.updates.two_versions if w == why]))
+    return [f"{'updates':11} {how}: {_keys(keys)}" for how, keys in found if keys]
+
+
+def _keys(keys: Sequence[str]) -> str:
+    names = [key.rpartition("#")[0] for key in keys]
+    more = [f"{len(names) - MAX_NAMED_VARIABLES} more"] if len(names) > MAX_NAMED_VARIABLES else []
+    return ", ".join(names[:MAX_NAMED_VARIABLES] + more)
 
 
 def _bits(plan: Plan) -> list[str]:

@@ -36,6 +36,8 @@ def _predictions(plan: Plan) -> str:
         ["moved", bytes_text(found.bytes_moved)],
         ["peak memory on one worker", bytes_text(found.peak_bytes)],
     ]
+    if found.held_peak_bytes > found.peak_bytes:
+        rows.append(["the same while others hold all variables", bytes_text(found.held_peak_bytes)])
     return table(["predicted", ""], rows, len(rows), "figures")
 
 

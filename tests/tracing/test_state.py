@@ -271,6 +271,7 @@ def collected_often() -> Iterator[list[Callable[[], None]]]:
 class Shared:
     def __init__(self, value: Any) -> None:
         self._value, self.gate = value, threading.Lock()
+        self.closed = self.gate
 
 
 def test_no_collection_of_garbage_comes_between_the_writes_of_one_call(collected_often: Any) -> None:

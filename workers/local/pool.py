@@ -10,7 +10,7 @@ import heapq
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from distgrad.scheduler.plan import Plan
+from distgrad.scheduler.plan import Task
 from distgrad.workers.reference import place
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class _Run:
     def __init__(self, engine: Engine, values: dict[int, Array], pool: Pool, run_monitor: RunMonitor):
         self._engine, self._values, self._pool, self._run_monitor = engine, values, pool, run_monitor
         self._uses = engine.uses()
-        self._waiting, self._followers = _dependencies(engine.plan)
+        self._waiting, self._followers = _dependencies(engine.tasks)
         self._ready = [i for i, count in enumerate(self._waiting) if not count]
         self._running: set[int] = set()
         self._ended: SimpleQueue[_Ended] = SimpleQueue()
@@ -120,7 +120,7 @@ class _Run:
         """Start ready tasks, in the plan's order."""
         while self._ready and len(self._running) < self._pool.size:
             i = heapq.heappop(self._ready)
-            given = [self._values[v] for v in self._engine.plan.tasks[i].reads]
+            given = [self._values[v] for v in self._engine.tasks[i].reads]
             self._running.add(i)
             self._pool.submit(partial(copy_context().run, self._task, i, given))
 
@@ -147,14 +147,14 @@ class _Run:
                 raise error
             finally:
                 del error, ended  # break the reference cycle with this frame
-        self._engine.take_over(self._engine.plan.tasks[i], made, self._values, self._uses)
+        self._engine.take_over(self._engine.tasks[i], made, self._values, self._uses)
         for j in self._followers[i]:
             self._waiting[j] -= 1
             if not self._waiting[j]:
                 heapq.heappush(self._ready, j)
 
     def _late(self, timeout: float | None) -> str:
-        tasks, lines, monitors = self._engine.plan.tasks, [], self._run_monitor.running()
+        tasks, lines, monitors = self._engine.tasks, [], self._run_monitor.running()
         for i in sorted(self._running):
             step = monitors[i].step if i in monitors else None
             at = "not begun" if step is None else f"at {place(step)}"
@@ -165,12 +165,12 @@ class _Run:
         )  # fmt: skip
 
 
-def _dependencies(plan: Plan) -> tuple[list[int], list[list[int]]]:
+def _dependencies(tasks: Sequence[Task]) -> tuple[list[int], list[list[int]]]:
     """For each task, the number of tasks that it waits for (for results or tokens), and the tasks that wait for it."""
-    maker = {v: i for i, task in enumerate(plan.tasks) for v in task.gives}
-    followers: list[list[int]] = [[] for _ in plan.tasks]
+    maker = {v: i for i, task in enumerate(tasks) for v in task.gives}
+    followers: list[list[int]] = [[] for _ in tasks]
     waiting = []
-    for j, task in enumerate(plan.tasks):
+    for j, task in enumerate(tasks):
         before = {maker[v] for v in task.reads if v in maker} | set(task.waits)
         waiting.append(len(before))
         for i in before:

@@ -46,6 +46,7 @@ class Compiler:
         gives: Sequence[int],
         pool: ThreadPool,
         native: bool,
+        stays: Sequence[int] = (),
     ):
         self.calls: list[TapeCall] = []
         self.views: list[TapeCall] = []
@@ -59,7 +60,8 @@ class Compiler:
         self._types = types
         self._pool = pool
         self._native = native
-        self._gives = set(gives)
+        self._gives, self._stays = set(gives), set(stays)
+        self._leaves: set[int] = set()  # values whose memory the caller gets for good
         self._static: set[int] = set()  # values whose slot is filled before a run
         self._root: dict[int, int] = {}  # value -> the value whose memory it sees
         self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
@@ -201,6 +203,8 @@ class Compiler:
                 last[root.get(v, v)] = i
         for v in self._gives:
             last[root.get(v, v)] = self._end
+        left = {root.get(v, v) for v in self._gives - self._stays}
+        self._leaves = {v for v in (*last, *root) if root.get(v, v) in left}
         return {**last, **{v: last[r] for v, r in root.items()}}
 
     def _let_go(self, start: int, stop: int) -> None:
@@ -404,7 +408,7 @@ class Compiler:
             return self._at_target(i, step, v)
         slot, spec = self._slot(v), self._types[v]
         self._root[v] = v
-        if self._last[v] == self._end:
+        if v in self._leaves:
             empty = np.empty if self._nbytes(v) < MIN_BUFFER_BYTES else RESULT_BUFFERS.empty
             self._first([TapeCall(partial(empty, spec.shape, spec.dtype), (), slot, step)])
             return slot

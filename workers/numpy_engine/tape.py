@@ -39,6 +39,7 @@ class Tape:
         gives: the outputs; their arrays belong to the caller, except inputs that are returned.
         pool: the threads that share fused steps.
         native: whether fused steps run as native code, where there is a rule for each of their ops.
+        stays: outputs that may stay in the arena, which the caller then gets with them.
     """
 
     def __init__(
@@ -49,8 +50,9 @@ class Tape:
         gives: Sequence[int],
         pool: ThreadPool,
         native: bool = False,
+        stays: Sequence[int] = (),
     ):
-        made = Compiler(steps, types, reads, gives, pool, native)
+        made = Compiler(steps, types, reads, gives, pool, native, stays)
         self._pool = pool
         self._shares = pool.size > 1 and any(step.type in USES_BLAS for step in steps)
         played = made.played()
@@ -68,13 +70,16 @@ class Tape:
         short = len(self._played) <= LONGEST
         self._straight = Straight(self._played, [new[slot] for slot in static]) if short else None
 
-    def run(self, given: Sequence[Array], monitor: TaskMonitor | None = None) -> list[Array]:
+    def run(
+        self, given: Sequence[Array], monitor: TaskMonitor | None = None, lent: list[Arena] | None = None
+    ) -> list[Array]:
+        """The outputs. With `lent`, the arena is added to it, and the caller gives it back to `ARENAS`."""
         if self._shares:
             with shared(self._pool.size, self._pool.each):
-                return self._run(given, monitor)
-        return self._run(given, monitor)
+                return self._run(given, monitor, lent)
+        return self._run(given, monitor, lent)
 
-    def _run(self, given: Sequence[Array], monitor: TaskMonitor | None) -> list[Array]:
+    def _run(self, given: Sequence[Array], monitor: TaskMonitor | None, lent: list[Arena] | None) -> list[Array]:
         arena = ARENAS.take()  # returned after success alone: after a failure, a thread may still write to it
         before, chunks = self._bound(arena)
         slots = [x if type(x) is np.ndarray and x.flags.c_contiguous else np.asarray(x, order="C") for x in given]
@@ -85,7 +90,10 @@ class Tape:
             slots += before[len(slots) : self._moving]
             self._play_straight(slots, chunks)
         leaving = [slots[slot] for slot in self._leaving]
-        ARENAS.give(arena)
+        if lent is None:
+            ARENAS.give(arena)
+        else:
+            lent.append(arena)
         return leaving
 
     def _play(self, slots: list[Any], monitor: TaskMonitor | None) -> None:

@@ -15,6 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,7 +289,7 @@ def _native_loops(each: float) -> dict[str, float]:
         return {}
     x, few = np.linspace(0.1, 0.9, BLOCK, dtype=np.float32), np.ones(16, np.float32)
     tapes = [_group(_chain(type, count), BLOCK) for type, count in (("Sub", 1), ("Sub", 32), ("Tanh", 8))]
-    base, arithmetic, functions = (usual(lambda t=tape: t.run([x, x]), each / 3) for tape in tapes)
+    base, arithmetic, functions = (usual(partial(tape.run, [x, x]), each / 3) for tape in tapes)
     small = _tape(_chain("Sub", 1000), few.size, native=True)
     return {
         "native_elementwise": 31 * BLOCK / max(arithmetic - base, 1e-9),

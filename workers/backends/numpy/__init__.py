@@ -23,7 +23,7 @@ def _compile(body: Body, backend: Backend) -> CompiledSteps:
     from distgrad.workers.numpy_engine.tape import Tape  # late: kernels import the table of backends
     from distgrad.workers.thread_pool import thread_pool
 
-    return Tape(body.steps, body.types, body.reads, body.gives, thread_pool(body.cpus), body.native)
+    return Tape(body.steps, body.types, body.reads, body.gives, thread_pool(body.cpus), body.native, body.stays)
 
 
 NUMPY = Backend("numpy", _load, compile=_compile, is_numpy=True, execution=NATIVE)
