@@ -229,6 +229,8 @@ class Function:
 
     def _canonical(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Normalise a call: f(x), f(x, 1) and f(x, n=1) are one signature if the default of n is 1."""
+        if not (kwargs or self._defaults):
+            return args, kwargs
         if not kwargs and self._required <= len(args) <= len(self._positional):
             return args + self._positional[len(args) :], kwargs
         return bind(self.name, self._signature, args, kwargs, self._defaults)

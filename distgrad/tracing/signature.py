@@ -34,7 +34,8 @@ def look(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, list[Any]
     """The key of a call; what becomes a tensor, in the order of `nest.flatten`; whether that is only plain arrays."""
     parts: list[Any] = []
     arrays: list[Any] = []
-    plain, limit = True, MANY_PARTS
+    plain = True
+    limit: float = MANY_PARTS
     stack = [*args, _Keywords(kwargs)] if kwargs else [*args]
     stack.reverse()
     while stack:
@@ -42,7 +43,8 @@ def look(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, list[Any]
         if type(x) is np.ndarray:
             arrays.append(x)
             parts += (x.shape, x.dtype)
-        elif isinstance(x, list | tuple):
+            continue
+        if isinstance(x, list | tuple):
             parts.append((type(x), len(x)))
             stack += reversed(x)
         elif isinstance(x, dict):
@@ -61,7 +63,7 @@ def look(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Key, list[Any]
             parts.append((type(x), repr(x) if isinstance(x, float | complex) else x))
         if len(parts) >= limit:
             nest.flatten((args, kwargs))  # raises if they contain themselves
-            limit = math.inf  # type: ignore[assignment]
+            limit = math.inf
     return tuple(parts), arrays, plain
 
 

@@ -134,8 +134,8 @@ class Engine:
     def first_phase(self, feeds: Sequence[Value], state: Mapping[str, Value]) -> FirstPhase:
         """Compute everything but what the second phase makes."""
         values: list[Any] = [x if type(x) is np.ndarray else value_of(x) for x in feeds]
-        for key, _ in self.plan.program.reads:
-            values.append(value_of(state[key]))
+        if state:
+            values += [value_of(state[key]) for key, _ in self.plan.program.reads]
         lent: list[Arena] = []
         if not self._plain or progress.mode(self.settings.progress) != "off":
             self._run_watched(values, lent)
