@@ -93,7 +93,7 @@ def take(variables: Sequence[Shared]) -> list[Any]:
         closed = [gate for gate in map(_closed, variables) if gate.locked()]
         if not closed:
             return values
-        if any(gate in _calls.get() for gate in closed):  # a signal handler or a finalizer inside of that call
+        if any(gate in _calls.get() for gate in closed):  # a signal handler or a finalizer inside that call
             return [x.copy() if isinstance(x, np.ndarray) else x for x in values]
         del values
         with closed[0]:  # until that call ends

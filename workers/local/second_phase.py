@@ -1,9 +1,9 @@
 """The second phase of a call: updates of variables in place.
 
-When it begins, everything that can fail is done, and nobody can get hold of the variables' arrays. An array that
-somebody has got hold of before is left alone: then the new value is in fresh memory. That goes by Python's own count of
-references, which every reader raises by reading: a copy in the making, a checkpoint being written, a running call, a
-view. Weak references count too: a Ray session recognises by them what it has sent to the cluster.
+When it begins, everything that can fail is done, and nobody can read the variables any more. An array that somebody
+still refers to is left alone: then the new value is in fresh memory. Python's own count of references tells, because
+every reader raises it by reading: a copy in the making, a checkpoint being written, a running call, a view. Weak
+references count too: a Ray session recognises by them what it has sent to the cluster.
 """
 
 from __future__ import annotations
