@@ -10,6 +10,11 @@
     llvm.py        compiles it; compiled.py: once per distinct step
     blocks.py      threads that share the rows
 
+    steps.py       which steps that are not fused are native code too
+    conv.py        convolutions: windows.py copies windows side by side, winograd.py saves products
+    scatter.py     sums of rows by index
+    code.py        what such functions, for arrays of any shape, are written with; products.py: their matrix products
+
 This module imports none of them, nor llvmlite.
 """
 

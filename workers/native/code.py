@@ -43,7 +43,7 @@ class Code(Emitter):
         self.function = ir.Function(module, _SIGNATURE, name)
         table, self.scratch, start, stop = self.function.args
         self._b = ir.IRBuilder(self.function.append_basic_block("entry"))
-        self.start, self.stop = self.int(start), self.int(stop)
+        self.start, self.stop = self.integer(start), self.integer(stop)
         self._table, self._fields = table, fields
 
     def end(self) -> None:
@@ -51,11 +51,11 @@ class Code(Emitter):
 
     # -- numbers and addresses -----------------------------------------------------------------------------------------
 
-    def int(self, number: Any) -> Value:
+    def integer(self, number: Any) -> Value:
         return Value(self._b, _I64(number) if isinstance(number, int) else number, _INT)
 
     def field(self, name: str) -> Value:
-        return self.int(self._b.load(self._b.gep(self._table, [_I64(self._fields.index(name))])))
+        return self.integer(self._b.load(self._b.gep(self._table, [_I64(self._fields.index(name))])))
 
     def address(self, name: str) -> ir.Value:
         return self._b.inttoptr(self.field(name).raw, _POINTER)
@@ -72,7 +72,7 @@ class Code(Emitter):
 
     def divided(self, a: Value, b: Value) -> tuple[Value, Value]:
         """Quotient and rest of numbers that are not negative."""
-        return self.int(self._b.udiv(a.raw, b.raw)), self.int(self._b.urem(a.raw, b.raw))
+        return self.integer(self._b.udiv(a.raw, b.raw)), self.integer(self._b.urem(a.raw, b.raw))
 
     def choice(self, condition: Value, a: ir.Value, b: ir.Value) -> ir.Value:
         return self._b.select(condition.raw, a, b)
@@ -81,9 +81,9 @@ class Code(Emitter):
 
     @contextmanager
     def loop(self, start: Value | int, stop: Value, step: int = 1) -> Iterator[Value]:
-        first = start if isinstance(start, Value) else self.int(start)
+        first = start if isinstance(start, Value) else self.integer(start)
         with self._counted(first.raw, stop.raw, step, "i") as i:
-            yield self.int(i)
+            yield self.integer(i)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
@@ -114,7 +114,7 @@ class Code(Emitter):
 
     def number_at(self, at: ir.Value, index: Value) -> Value:
         """An entry of a table of integers."""
-        return self.int(self._b.load(self._b.gep(self._b.bitcast(at, _I64.as_pointer()), [index.raw])))
+        return self.integer(self._b.load(self._b.gep(self._b.bitcast(at, _I64.as_pointer()), [index.raw])))
 
     def copy(self, to: ir.Value, source: ir.Value, elements: Value) -> None:
         def body(i: Value, mask: ir.Value | None) -> None:

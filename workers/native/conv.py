@@ -1,4 +1,4 @@
-"""Convolutions as native code: threads share the tiles of a convolution, or the parts of its kernel's gradient.
+"""Convolutions as native code: threads share the blocks of a convolution, or the parts of its kernel's gradient.
 
 Parts depend on shapes and the number of cpus of the task alone, and are added in order. So neither the number of
 threads at work nor their order changes a bit.
@@ -7,51 +7,43 @@ threads at work nor their order changes a bit.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgrad.scheduler.cost.convolutions import Shapes, Tiles, Windows, cut, is_native, parts, shapes
 from distgrad.scheduler.program import Step
-from distgrad.types import DType, Shape, Spec
+from distgrad.types import DType, Spec
 from distgrad.workers.kernels.scratch import several
 from distgrad.workers.native import windows, winograd
-from distgrad.workers.native.code import Function, address, table
-from distgrad.workers.native.conv_shapes import Pair, Shapes, Windows, backward, forward, tiles
+from distgrad.workers.native.code import Array, Function, address, table
 from distgrad.workers.thread_pool import ThreadPool
 
-Array = np.ndarray[Any, np.dtype[Any]]
 #: Called with the inputs, then the result, which it fills and returns.
 Convolution = Callable[[Array, Array, Array], Array]
 
-#: Ranges of tiles per thread, and parts of a sum: a thread that is held up takes fewer.
+#: Ranges of blocks per thread: a thread that is held up takes fewer.
 RANGES = 4
-PARTS = 2
 
 
 def convolution(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Convolution | None:
     """A convolution, or one of its gradients; None where native code does not serve the types."""
-    specs = [types[v] for v in (*step.inputs, *step.outputs)]
-    dtype = specs[0].dtype
-    if step.attrs["groups"] != 1 or dtype.char not in "fd" or any(0 in spec.shape for spec in specs):
+    ins, outs = [types[v] for v in step.inputs], [types[v] for v in step.outputs]
+    if not is_native(step.attrs["groups"], [*ins, *outs]):
         return None
-    make, order = _KINDS[step.type]
-    return make(_shapes(step, [specs[i].shape for i in order], dtype), pool)
-
-
-def _shapes(step: Step, shapes: Sequence[Shape], dtype: DType) -> Shapes:
-    (images, *size, channels), (*window, _, made), (_, *out, _) = shapes
-    (top, _), (left, _) = step.attrs["padding"]
-    (sh, sw), (dh, dw) = step.attrs["strides"], step.attrs["dilation"]
-    pairs = [(pair[0], pair[1]) for pair in (size, window, out)]
-    return Shapes(images, pairs[0], channels, pairs[1], made, pairs[2], (sh, sw), (dh, dw), (-top, -left), dtype)
+    s = shapes(step.type, ins, outs, step.attrs)
+    pieces = cut(step.type, s)
+    if step.type == "Conv2DBackpropFilter":
+        return _KernelGradient(s, pieces[0], pool)
+    return (_ImageGradient if step.type == "Conv2DBackpropInput" else _Forward)(s.dtype, pieces, pool)
 
 
 # -- work for threads --------------------------------------------------------------------------------------------------
 
 
 class _Work(NamedTuple):
-    """A call of native code for a range, with so many elements of scratch memory."""
+    """A call of native code for a range of blocks, with the elements of scratch memory that it needs."""
 
     function: Function
     fields: Any
@@ -70,132 +62,105 @@ def _run(work: Sequence[_Work], dtype: DType, pool: ThreadPool) -> None:
     pool.each(len(work), some)
 
 
-def _ranges(n: int, count: int) -> list[Pair]:
-    """The numbers below n as ranges of nearly equal length, in order; not more of them than numbers."""
-    count = min(count, n)
-    return [(i * n // count, (i + 1) * n // count) for i in range(count)]
+class _Piece:
+    """A function of native code, with what it is told of the windows or tiles of a convolution."""
 
+    def __init__(self, piece: Windows | Tiles, function: str, dtype: DType):
+        module = winograd if isinstance(piece, Tiles) else windows
+        self.cut = piece
+        self._function, self._names = module.functions(dtype)[function], module.FIELDS
+        self._tables = {"runs": np.array(piece.runs, np.int64)} if isinstance(piece, Windows) else {}
 
-def _taps(w: Array, chosen: tuple[Sequence[int], Sequence[int]]) -> Array:
-    """These taps, each of them transposed."""
-    return np.ascontiguousarray(w[np.ix_(*chosen)].transpose(0, 1, 3, 2))
+    def fields(self, **arrays: Array) -> Any:
+        return table(self._names, self.cut.fields, {**arrays, **self._tables})
+
+    def ranges(self, count: int) -> list[tuple[int, int]]:
+        """The blocks as ranges of nearly equal length, in order; not more of them than blocks."""
+        n = self.cut.blocks
+        count = min(count, n)
+        return [(i * n // count, (i + 1) * n // count) for i in range(count)]
+
+    def work(self, fields: Any, start: int, stop: int) -> _Work:
+        return _Work(self._function, fields, self.cut.scratch, start, stop)
 
 
 # -- convolutions ------------------------------------------------------------------------------------------------------
 
 
-class _ByWindows:
-    """A convolution by copied windows."""
+class _Forward:
+    """A convolution."""
 
-    def __init__(self, s: Shapes, pool: ThreadPool):
-        self._dtype, self._pool = s.dtype, pool
-        self._function = windows.functions(s.dtype)["correlate"]
-        self._windows = forward(s)
+    def __init__(self, dtype: DType, pieces: Sequence[Windows | Tiles], pool: ThreadPool):
+        self._dtype, self._pool = dtype, pool
+        self._pieces = [_Piece(piece, "correlate", dtype) for piece in pieces]
 
-    def __call__(self, x: Array, w: Array, out: Array) -> Array:
-        _run(self._work(self._windows, x, w, out), self._dtype, self._pool)
+    def __call__(self, x: Array, w: Array, out: Array, /) -> Array:
+        return self._correlate(x, [w], out)
+
+    def _correlate(self, image: Array, taps: Sequence[Array], out: Array) -> Array:
+        work: list[_Work] = []
+        kernels = [self._kernel(piece, own) for piece, own in zip(self._pieces, taps, strict=True)]
+        for piece, kernel in zip(self._pieces, kernels, strict=True):
+            fields = piece.fields(image=image, kernel=kernel, result=out)
+            work += [piece.work(fields, *ends) for ends in piece.ranges(RANGES * self._pool.size)]
+        _run(work, self._dtype, self._pool)
         return out
 
-    def _work(self, seen: Windows, image: Array, kernel: Array, out: Array) -> list[_Work]:
-        arrays = {"image": image, "kernel": kernel, "result": out, "runs": seen.runs}
-        fields = table(windows.FIELDS, seen.fields, arrays)
-        ranges = _ranges(seen.tiles, RANGES * self._pool.size)
-        return [_Work(self._function, fields, seen.scratch, *ends) for ends in ranges]
+    def _kernel(self, piece: _Piece, taps: Array) -> Array:
+        """What windows or tiles are multiplied with."""
+        if isinstance(piece.cut, Windows):
+            return taps
+        (kernel,) = several([((16, taps.size // 9), self._dtype)], "kernel")
+        return np.matmul(winograd.BOTH.astype(self._dtype), taps.reshape(9, -1), out=kernel)
 
 
-class _ImageByWindows(_ByWindows):
-    """The gradient with respect to the image, phase by phase."""
+class _ImageGradient(_Forward):
+    """The gradient with respect to the image: a convolution of the result's gradient, for each phase of the strides."""
 
-    def __init__(self, s: Shapes, pool: ThreadPool):
-        super().__init__(s, pool)
-        self._phases = list(backward(s))
-
-    def __call__(self, w: Array, g: Array, out: Array) -> Array:
-        kernels = [_taps(w, phase.taps) for phase in self._phases]
-        pairs = zip(self._phases, kernels, strict=True)
-        _run([work for phase, taps in pairs for work in self._work(phase, g, taps, out)], self._dtype, self._pool)
-        return out
+    def __call__(self, w: Array, g: Array, out: Array, /) -> Array:
+        met = [_met(w, piece.cut) for piece in self._pieces]
+        taps = several([(x.shape, x.dtype) for x in met], "taps")
+        for x, own in zip(met, taps, strict=True):
+            np.copyto(own, x)
+        return self._correlate(g, taps, out)
 
 
-class _ByTiles:
-    """A convolution by Winograd's tiles."""
-
-    def __init__(self, s: Shapes, pool: ThreadPool):
-        self._shapes, self._pool = s, pool
-        self._tiles, self._both = tiles(s), winograd.BOTH.astype(s.dtype)
-        self._function = winograd.functions(s.dtype)["correlate"]
-
-    def __call__(self, x: Array, w: Array, out: Array) -> Array:
-        s = self._shapes
-        (kernel,) = several([((16, s.channels * s.made), s.dtype)], "kernel")
-        np.matmul(self._both, w.reshape(9, -1), out=kernel)
-        fields = table(winograd.FIELDS, self._tiles.fields, {"image": x, "kernel": kernel, "result": out})
-        ranges = _ranges(self._tiles.blocks, RANGES * self._pool.size)
-        _run([_Work(self._function, fields, self._tiles.scratch, *ends) for ends in ranges], s.dtype, self._pool)
-        return out
+def _met(w: Array, piece: Windows | Tiles) -> Array:
+    """A view of the taps that cells of the image meet, in the order of the results, each of them transposed."""
+    rows, cols = map(_steps, piece.taps) if isinstance(piece, Windows) else (slice(None, None, -1),) * 2
+    return w[rows, cols].transpose(0, 1, 3, 2)
 
 
-class _ImageByTiles(_ByTiles):
-    """The gradient with respect to the image."""
-
-    def __init__(self, s: Shapes, pool: ThreadPool):
-        super().__init__(s.reversed(), pool)
-
-    def __call__(self, w: Array, g: Array, out: Array) -> Array:
-        backwards = range(3)[::-1]
-        return super().__call__(g, _taps(w, (backwards, backwards)), out)
+def _steps(taps: Sequence[int]) -> slice:
+    """Taps of equal distance, the last first."""
+    if not taps:
+        return slice(0, 0)
+    step = taps[0] - taps[1] if len(taps) > 1 else 1
+    return slice(taps[0], taps[-1] - 1 if taps[-1] else None, -step)
 
 
-class _Gradient:
+class _KernelGradient:
     """The gradient with respect to the kernel: a sum of parts."""
 
-    def __init__(self, s: Shapes, pool: ThreadPool):
-        self._shapes, self._pool = s, pool
-        self._fields, self._names, self._runs, self._scratch, count = self._cut()
-        self._ranges = _ranges(count, PARTS * pool.size)
-        self._function = (winograd if s.saves else windows).functions(s.dtype)["gradient"]
-        self._both = winograd.BOTH.T.astype(s.dtype)
+    def __init__(self, s: Shapes, piece: Windows | Tiles, pool: ThreadPool):
+        self._dtype, self._pool = s.dtype, pool
+        self._piece = _Piece(piece, "gradient", s.dtype)
+        self._ranges = self._piece.ranges(parts(piece.blocks, pool.size))
+        cells = 16 if isinstance(piece, Tiles) else math.prod(s.window)
+        self._shape = len(self._ranges), cells, s.channels * s.made
 
-    def _cut(self) -> tuple[Mapping[str, int], Sequence[str], dict[str, Array], int, int]:
-        """What native code is told, the names of that, arrays of it, its scratch memory, and the number of tiles."""
-        if self._shapes.saves:
-            made = tiles(self._shapes)
-            return made.fields, winograd.FIELDS, {}, made.scratch, made.blocks
-        seen = forward(self._shapes)
-        return seen.fields, windows.FIELDS, {"runs": seen.runs}, seen.scratch, seen.tiles
-
-    def __call__(self, x: Array, g: Array, out: Array) -> Array:
-        s = self._shapes
-        cells = 16 if s.saves else math.prod(s.window)
-        (sums,) = several([((len(self._ranges), cells, s.channels * s.made), s.dtype)], "sums")
+    def __call__(self, x: Array, g: Array, out: Array, /) -> Array:
+        (sums,) = several([(self._shape, self._dtype)], "sums")
         work = []
         for part, ends in zip(sums, self._ranges, strict=True):
-            arrays = {"image": x, "result": g, "sums": part, **self._runs}
-            fields = table(self._names, self._fields, arrays)
-            work.append(_Work(self._function, fields, self._scratch, *ends))
-        _run(work, s.dtype, self._pool)
-        return self._total(sums, out)
-
-    def _total(self, sums: Array, out: Array) -> Array:
-        made = out.reshape(-1, sums.shape[2])
-        if self._shapes.saves:
-            np.matmul(self._both, np.add.reduce(sums, axis=0, out=sums[0]), out=made)
+            work.append(self._piece.work(self._piece.fields(image=x, result=g, sums=part), *ends))
+        _run(work, self._dtype, self._pool)
+        total = sums[0]
+        for part in sums[1:]:
+            np.add(total, part, out=total)
+        taps = out.reshape(-1, self._shape[2])
+        if isinstance(self._piece.cut, Windows):
+            taps[...] = total
         else:
-            np.add.reduce(sums, axis=0, out=made)
+            np.matmul(winograd.BOTH.T.astype(self._dtype), total, out=taps)
         return out
-
-
-def _convolution(s: Shapes, pool: ThreadPool) -> Convolution:
-    return _ByTiles(s, pool) if s.saves else _ByWindows(s, pool)
-
-
-def _image_gradient(s: Shapes, pool: ThreadPool) -> Convolution:
-    return _ImageByTiles(s, pool) if s.reversed().saves else _ImageByWindows(s, pool)
-
-
-#: What makes each of them, and which of its inputs and results are the images, the kernel and the results.
-_KINDS: dict[str, tuple[Callable[[Shapes, ThreadPool], Convolution], tuple[int, int, int]]] = {
-    "Conv2D": (_convolution, (0, 1, 2)),
-    "Conv2DBackpropInput": (_image_gradient, (2, 0, 1)),
-    "Conv2DBackpropFilter": (_Gradient, (0, 2, 1)),
-}

@@ -104,11 +104,11 @@ def _add(
     places = np.ascontiguousarray(in_range(np, indices, rows))
     arrays = {"out": out, "values": values, "places": places, **({} if before is None else {"start": before})}
     fields = table(FIELDS, {"rows": rows, "width": width, "count": places.size}, arrays)
-    count = min(pool.size, width // LANES) if out.size + values.size >= SHARED else 1
-    ends = [width * k // max(count, 1) // LANES * LANES for k in range(count)] + [width]
+    count = max(min(pool.size, width // LANES), 1) if out.size + values.size >= SHARED else 1
+    ends = [width * k // count // LANES * LANES for k in range(count)] + [width]
 
     def some(numbers: Iterator[int]) -> None:
         for k in numbers:
             function(fields, 0, ends[k], ends[k + 1])
 
-    pool.each(max(count, 1), some)
+    pool.each(count, some)

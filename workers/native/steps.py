@@ -38,7 +38,7 @@ def native_step(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Run | No
 def _in_order(run: Run, *arrays: Array) -> Array:
     """Native code reads and writes arrays of plain layout: others are copied."""
     *inputs, out = arrays
-    made = run(*[np.require(x, requirements="CA") for x in inputs], np.require(out, requirements="CA"))
+    made = run(*[np.require(x, None, ["C", "A"]) for x in inputs], np.require(out, None, ["C", "A"]))
     if made is not out:
         np.copyto(out, made)
     return out

@@ -1,7 +1,7 @@
 """Native code for convolutions with any window: windows are copied side by side, a tile at a time, and multiplied.
 
 A window is given by its runs, cells that lie side by side in a row of the image. Position (i, j) of an image reads the
-run (y, x, cells) at row i * row_step + y, from column j * col_step + x on; what lies outside of the image is zero. So
+run (y, x, cells) at row i * row_step + y, from column j * col_step + x on; what lies outside the image is zero. So
 the same code serves a convolution, its gradient with respect to the kernel and, with one set of runs per phase of the
 strides, the gradient with respect to the image. A tile of windows stays in the cache.
 """
@@ -89,7 +89,7 @@ def _pack(module: ir.Module, dtype: DType) -> ir.Function:
 
 
 def _clipped(code: Code, to: ir.Value, source: ir.Value, run: Sequence[Value], channels: Value) -> None:
-    """A run of which only some cells are inside of the image."""
+    """A run of which only some cells are inside the image."""
     rows, x, cells, width = run
     code.clear(to, cells * channels)
     with code.when(rows):
@@ -124,7 +124,7 @@ def _correlate(module: ir.Module, dtype: DType, pack: ir.Function, place: ir.Fun
         first, last, windows = _windows(code, pack, t)
         products = code.after(code.scratch, tile * depth)
         out = code.choice(direct, code.after(code.address("result"), first * made), products)
-        code.multiply((windows, depth, code.int(1)), (kernel, made), (out, made), (last - first, made, depth))
+        code.multiply((windows, depth, code.integer(1)), (kernel, made), (out, made), (last - first, made, depth))
         with code.when(~direct):
             code.call(place, products, first, last)
     code.end()
@@ -137,7 +137,7 @@ def _gradient(module: ir.Module, dtype: DType, pack: ir.Function) -> None:
     with code.loop(code.start, code.stop) as t:
         first, last, windows = _windows(code, pack, t)
         factors = code.after(code.address("result"), first * made)
-        turned, sizes = (windows, code.int(1), depth), (depth, made, last - first)
+        turned, sizes = (windows, code.integer(1), depth), (depth, made, last - first)
         code.multiply(turned, (factors, made), (sums, made), sizes, t > code.start)
     code.end()
 

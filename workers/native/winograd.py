@@ -16,15 +16,15 @@ cache.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
 from llvmlite import ir
 
+from distgrad.scheduler.cost.convolutions import APART
 from distgrad.types import DType
 from distgrad.workers.native.code import Code, Functions
-from distgrad.workers.native.conv_shapes import APART
 from distgrad.workers.native.values import Value, select
 
 #: The transform of the taps along one axis.
@@ -69,9 +69,8 @@ def _place(code: Code, tile: Value) -> tuple[Value, Value, Value]:
     return n, i, j
 
 
-def _along(transform: object, grid: Sequence[Sequence[Value]]) -> list[list[Value]]:
+def _along(transform: Callable[..., list[Value]], grid: Sequence[Sequence[Value]]) -> list[list[Value]]:
     """A transform along both axes of a grid: first in each row, then in each column."""
-    assert callable(transform)
     rows = [transform(*row) for row in grid]
     return [list(row) for row in zip(*[transform(*column) for column in zip(*rows, strict=True)], strict=True)]
 
@@ -119,7 +118,7 @@ def _split(module: ir.Module, dtype: DType) -> ir.Function:
 
 
 def _framed(code: Code, frame: ir.Value, cells: ir.Value, place: Sequence[Value], channels: Value) -> None:
-    """The 4 x 4 cells at (y, x), of which some are outside of the image, and zero."""
+    """The 4 x 4 cells at (y, x), of which some are outside the image, and zero."""
     y, x, height, width = place
     code.clear(frame, channels * 16)
     first, last = code.larger(-x, 0), code.smaller(width - x, 4)
@@ -192,11 +191,11 @@ def _correlate(module: ir.Module, dtype: DType, split: ir.Function, join: ir.Fun
     with code.loop(code.start, code.stop) as number:
         first, last, products = _block(code, number)
         code.call(split, code.scratch, first, last)
-        with code.loop(0, code.int(16)) as k:
+        with code.loop(0, code.integer(16)) as k:
             cells = code.after(code.scratch, _plane(code, channels) * k)
             to = code.after(products, _plane(code, made) * k)
             factor, sizes = code.after(kernel, channels * made * k), (last - first, made, channels)
-            code.multiply((cells, channels, code.int(1)), (factor, made), (to, made), sizes)
+            code.multiply((cells, channels, code.integer(1)), (factor, made), (to, made), sizes)
         code.call(join, products, first, last)
     code.end()
 
@@ -209,11 +208,11 @@ def _gradient(module: ir.Module, dtype: DType, split: ir.Function, factors: ir.F
         first, last, others = _block(code, number)
         code.call(split, code.scratch, first, last)
         code.call(factors, others, first, last)
-        with code.loop(0, code.int(16)) as k:
+        with code.loop(0, code.integer(16)) as k:
             cells = code.after(code.scratch, _plane(code, channels) * k)
             factor = code.after(others, _plane(code, made) * k)
             to = code.after(sums, channels * made * k)
-            turned, sizes = (cells, code.int(1), channels), (channels, made, last - first)
+            turned, sizes = (cells, code.integer(1), channels), (channels, made, last - first)
             code.multiply(turned, (factor, made), (to, made), sizes, number > code.start)
     code.end()
 

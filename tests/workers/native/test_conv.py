@@ -18,9 +18,9 @@ if native.unusable():
     pytest.skip(f"native code: {native.unusable()}", allow_module_level=True)
 
 from distgrad.errors import Source
+from distgrad.scheduler.cost import convolutions
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
-from distgrad.workers.native import conv_shapes
 from distgrad.workers.native.steps import native_step
 from distgrad.workers.thread_pool import ThreadPool, thread_pool
 
@@ -104,11 +104,11 @@ drawn = st.builds(
 tile_sizes = st.sampled_from(((1, 1), (2000, 3), (1 << 20, 48)))
 
 
-def with_tiles(patch: pytest.MonkeyPatch, sizes: tuple[int, int], transform: float = conv_shapes.TRANSFORM) -> None:
-    patch.setattr(conv_shapes, "TILE_BYTES", sizes[0])
-    patch.setattr(conv_shapes, "BLOCK_BYTES", sizes[0])
-    patch.setattr(conv_shapes, "UNIT", sizes[1])
-    patch.setattr(conv_shapes, "TRANSFORM", transform)
+def with_tiles(patch: pytest.MonkeyPatch, sizes: tuple[int, int], transform: float = convolutions.TRANSFORM) -> None:
+    patch.setattr(convolutions, "TILE_BYTES", sizes[0])
+    patch.setattr(convolutions, "BLOCK_BYTES", sizes[0])
+    patch.setattr(convolutions, "UNIT", sizes[1])
+    patch.setattr(convolutions, "TRANSFORM", transform)
 
 
 @settings(deadline=None)  # the first example compiles
@@ -155,15 +155,15 @@ def test_common_layers_are_what_the_plain_kernels_make_of_them(name: str, dtype:
 
 
 def test_both_ways_are_taken_by_common_layers() -> None:
-    def saves(name: str) -> bool:
-        s = TABLE[name]
-        (h, w), (top, _), (left, _) = s.images[1:], *s.padding
-        out, origin = (s.out[0], s.out[1]), (-top, -left)
-        made = s.images[0], (h, w), s.channels[0], s.window, s.channels[1], out, s.strides, s.dilation, origin
-        return conv_shapes.Shapes(*made, np.dtype(np.float32)).saves
+    def ways(name: str) -> set[type]:
+        found = []
+        for call in calls(TABLE[name]):
+            ins, out = [Spec(x.shape, x.dtype) for x in call.inputs], Spec(call.shape, call.inputs[0].dtype)
+            found += convolutions.cut(call.type, convolutions.shapes(call.type, ins, [out], call.attrs))
+        return {type(piece) for piece in found}
 
-    assert saves("3x3, many channels")
-    assert not any(saves(name) for name in ("3x3 at stride 2", "1x1", "7x7 at stride 2 on colours"))
+    assert ways("3x3, many channels") == {convolutions.Tiles}
+    assert ways("3x3 at stride 2") == ways("1x1") == {convolutions.Windows}
 
 
 def test_windows_of_3_by_3_in_float32_are_as_exact_as_the_sum_of_products() -> None:
@@ -259,6 +259,6 @@ def test_results_that_are_no_sums_over_positions_are_the_same_for_every_number_o
 
 
 def test_cells_side_by_side_are_one_run() -> None:
-    assert conv_shapes._runs([0, 2], [-1, 0, 1]).tolist() == [[0, -1, 3, 0], [2, -1, 3, 3]]
-    assert conv_shapes._runs([5], [0, 2]).tolist() == [[5, 0, 1, 0], [5, 2, 1, 1]]
-    assert conv_shapes._runs([], [0]).shape == conv_shapes._runs([0], []).shape == (0, 4)
+    assert convolutions._runs([0, 2], [-1, 0, 1]) == ((0, -1, 3, 0), (2, -1, 3, 3))
+    assert convolutions._runs([5], [0, 2]) == ((5, 0, 1, 0), (5, 2, 1, 1))
+    assert convolutions._runs([], [0]) == convolutions._runs([0], []) == ()

@@ -1,6 +1,7 @@
-"""What native convolutions do, as numbers: the shapes of a convolution, and the tiles that it is computed in.
+"""Convolutions as native code computes them: the shapes of a convolution, and the tiles that it is cut into.
 
-Tiles depend on shapes alone, because results depend on them.
+Time and memory are predicted from this, and native code runs in exactly these tiles. They depend on shapes alone,
+because results depend on them. Threads take tiles, or for a kernel's gradient parts of the sum over all tiles.
 """
 
 from __future__ import annotations
@@ -10,12 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
+from distgrad.types import DType, Spec
 
-from distgrad.types import DType
-
-Array = np.ndarray[Any, np.dtype[Any]]
 Pair = tuple[int, int]
+#: Row, column, and number of cells side by side, of a window; and how many cells of it come before them.
+Run = tuple[int, int, int, int]
 
 #: Bytes of copied windows, and of transformed tiles with their products, that are multiplied at a time: they are to
 #: stay in a core's cache.
@@ -26,6 +26,8 @@ UNIT = 48
 #: Elements between the planes of Winograd's 16 products: without them, planes whose sizes are powers of two would share
 #: the same lines of a cache.
 APART = 16
+#: Parts of the sum that is the gradient of a kernel, per thread: a thread that is held up takes fewer.
+PARTS = 2
 #: What it costs to transform an element of a tile, in products.
 TRANSFORM = 4
 
@@ -56,9 +58,31 @@ class Shapes(NamedTuple):
     def reversed(self) -> Shapes:
         """The convolution that is the gradient of this one with respect to the image, if strides are 1: that of the
         result's gradient with the taps in reverse."""
-        origin = tuple([-at - (k - 1) * d for at, k, d in zip(self.origin, self.window, self.dilation, strict=True)])
-        turned = {"size": self.out, "out": self.size, "channels": self.made, "made": self.channels}
-        return self._replace(**turned, origin=origin)
+        (top, left), (kh, kw), (dh, dw) = self.origin, self.window, self.dilation
+        origin = -top - (kh - 1) * dh, -left - (kw - 1) * dw
+        return self._replace(size=self.out, out=self.size, channels=self.made, made=self.channels, origin=origin)
+
+
+def is_native(groups: int, specs: Sequence[Spec]) -> bool:
+    """Whether native code serves a convolution of arrays of these types."""
+    return groups == 1 and specs[0].dtype.char in "fd" and not any(0 in spec.shape for spec in specs)
+
+
+def shapes(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec], attrs: Mapping[str, Any]) -> Shapes:
+    """The convolution that an op computes, or a gradient of."""
+    x, w, y = image_kernel_result(op_type, ins, outs)
+    (images, *size, channels), (*window, _, made), (_, *out, _) = x.shape, w.shape, y.shape
+    (top, _), (left, _) = attrs["padding"]
+    (sh, sw), (dh, dw) = attrs["strides"], attrs["dilation"]
+    pairs = [(pair[0], pair[1]) for pair in (size, window, out)]
+    return Shapes(images, pairs[0], channels, pairs[1], made, pairs[2], (sh, sw), (dh, dw), (-top, -left), y.dtype)
+
+
+def image_kernel_result(op_type: str, ins: Sequence[Spec], outs: Sequence[Spec]) -> tuple[Spec, Spec, Spec]:
+    """The types of image, kernel and result of a convolution or its gradient."""
+    if op_type == "Conv2D":
+        return ins[0], ins[1], outs[0]
+    return (outs[0], ins[0], ins[1]) if op_type == "Conv2DBackpropInput" else (ins[0], outs[0], ins[1])
 
 
 def tiles_of(out: Pair) -> Pair:
@@ -67,7 +91,7 @@ def tiles_of(out: Pair) -> Pair:
 
 
 def _multiple(wanted: int, most: int) -> int:
-    """About so many positions, and not more than there are."""
+    """About this number of positions, and not more than there are."""
     return min(max(wanted // UNIT, 1) * UNIT, most)
 
 
@@ -78,17 +102,32 @@ class Windows(NamedTuple):
     """The windows of some positions: what native code is told of them, and the taps of the kernel that they meet."""
 
     fields: Mapping[str, int]
-    runs: Array
+    runs: tuple[Run, ...]
     taps: tuple[Sequence[int], Sequence[int]]
 
     @property
-    def tiles(self) -> int:
+    def blocks(self) -> int:
         return -(-self.fields["positions"] // self.fields["tile"])
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.fields["positions"] * self.fields["depth"] * self.fields["made"]
+
+    @property
+    def moved(self) -> int:
+        """Elements of copied windows, and of products that are copied to their place."""
+        depth, made, copied, direct = (self.fields[name] for name in ("depth", "made", "copied", "direct"))
+        return self.fields["positions"] * (copied * depth + (1 - direct) * made)
 
     @property
     def scratch(self) -> int:
         """Elements of the windows of a tile, and of their products."""
         return self.fields["tile"] * (self.fields["depth"] + self.fields["made"])
+
+    @property
+    def sum_size(self) -> int:
+        """Elements of a part of the kernel's gradient."""
+        return self.fields["depth"] * self.fields["made"]
 
 
 def forward(s: Shapes) -> Windows:
@@ -134,7 +173,7 @@ def _windows(
     runs = _runs(*offsets)
     depth = len(offsets[0]) * len(offsets[1]) * s.channels
     positions = s.images * math.prod(count)
-    plain = steps == (1, 1) and count == s.size and runs.tolist() == [[0, 0, 1, 0]]
+    plain = steps == (1, 1) and count == s.size and runs == ((0, 0, 1, 0),)
     fields = {
         "height": s.size[0],
         "width": s.size[1],
@@ -160,12 +199,11 @@ def _windows(
     return Windows(fields, runs, taps)
 
 
-def _runs(rows: Sequence[int], cols: Sequence[int]) -> Array:
-    """The cells of a window as a table: row and column, the number of cells side by side, and of those before."""
+def _runs(rows: Sequence[int], cols: Sequence[int]) -> tuple[Run, ...]:
+    """The cells of a window at these rows and columns."""
     starts = [k for k, x in enumerate(cols) if not k or x != cols[k - 1] + 1]
     sides = [(a, b - a) for a, b in zip(starts, [*starts[1:], len(cols)], strict=False)]
-    table = [(y, cols[a], n, k * len(cols) + a) for k, y in enumerate(rows) for a, n in sides]
-    return np.array(table, np.int64).reshape(-1, 4)
+    return tuple([(y, cols[a], n, k * len(cols) + a) for k, y in enumerate(rows) for a, n in sides])
 
 
 # -- tiles -------------------------------------------------------------------------------------------------------------
@@ -181,10 +219,24 @@ class Tiles(NamedTuple):
         return -(-self.fields["tiles"] // self.fields["block"])
 
     @property
+    def flops(self) -> int:
+        return 2 * 16 * self.fields["tiles"] * self.fields["channels"] * self.fields["made"]
+
+    @property
+    def moved(self) -> int:
+        """Elements of transformed tiles and of their products."""
+        return 16 * self.fields["tiles"] * (self.fields["channels"] + self.fields["made"])
+
+    @property
     def scratch(self) -> int:
         """Elements of a block's tiles, of their products, and of a tile more of each."""
         block, channels, made = (self.fields[name] for name in ("block", "channels", "made"))
         return 16 * ((block + 1) * channels + APART) + 16 * (block * made + APART) + made
+
+    @property
+    def sum_size(self) -> int:
+        """Elements of a transformed kernel, and of a part of its gradient."""
+        return 16 * self.fields["channels"] * self.fields["made"]
 
 
 def tiles(s: Shapes) -> Tiles:
@@ -205,3 +257,18 @@ def tiles(s: Shapes) -> Tiles:
         "out_width": s.out[1],
     }
     return Tiles(fields)
+
+
+# -- ops ---------------------------------------------------------------------------------------------------------------
+
+
+def cut(op_type: str, s: Shapes) -> list[Windows] | list[Tiles]:
+    """What a convolution, or one of its gradients, consists of."""
+    if op_type == "Conv2DBackpropInput":
+        return [tiles(s.reversed())] if s.reversed().saves else list(backward(s))
+    return [tiles(s)] if s.saves else [forward(s)]
+
+
+def parts(blocks: int, cpus: int) -> int:
+    """The number of parts that the sum over blocks, which is the gradient of a kernel, is cut into."""
+    return min(blocks, PARTS * cpus)
