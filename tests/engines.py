@@ -66,15 +66,15 @@ def slowly(program: Program, feeds: Sequence[Array], cpus: int = 1) -> list[Arra
 
 
 def exact(program: Program, is_native: bool = False) -> bool:
-    """Whether the engine computes all steps bitwise equal to their kernels: native code has its own order of sums, and
-    its own mathematical functions."""
+    """Whether the engine computes all steps bitwise equal to their kernels: native code has its own order of sums and
+    products, and its own mathematical functions."""
     return not is_native or not any(_is_rounded(step) for step in program.steps)
 
 
 def _is_rounded(step: Step) -> bool:
     from distgrad.workers.native.rules import RULES
 
-    if kind_of(step.type) in (Kind.REDUCTION, Kind.ROWWISE):
+    if kind_of(step.type) in (Kind.REDUCTION, Kind.ROWWISE, Kind.CONVOLUTION):
         return True
     return step.type in RULES and RULES[step.type].slow
 

@@ -13,7 +13,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from distgrad.registry import Kind, kind_of
-from distgrad.scheduler.cost.cutting import PIECE_FLOPS, convolution, cut_group, reduces_rows
+from distgrad.scheduler.cost.convolutions import Tiles, cut, is_native, parts, shapes
+from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group, reduces_rows
 from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
 from distgrad.scheduler.execution import NATIVE, Execution
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
@@ -28,7 +29,7 @@ STEP_BYTES = 7 << 8
 def is_placed(op_type: str) -> bool:
     """Whether results of this op type are computed into the arena. Others, such as those of user-defined ops, are
     separate arrays."""
-    return op_type in (FUSED, "MatMul") or kind_of(op_type) in (Kind.ELEMENTWISE, Kind.LAYOUT)
+    return op_type in (FUSED, "MatMul") or kind_of(op_type) in (Kind.ELEMENTWISE, Kind.LAYOUT, Kind.CONVOLUTION)
 
 
 class Footprint(NamedTuple):
@@ -201,12 +202,18 @@ class _Scratch:
         self._keep("parts", cut_group(step).blocks * sum(value_bytes(made)), 1)
 
     def _convolution(self, step: Step) -> None:
-        types = self._types
-        made = convolution(step.type, [types[v] for v in step.inputs], [types[v] for v in step.outputs], step.attrs)
-        threads = min(self._cpus, made.blocks)
-        self._keep("windows", made.nbytes // made.blocks, threads)
-        self._keep("sums", made.sum_bytes * (made.lanes + threads), 1)
-        self._keep("packed", min(made.nbytes // made.blocks, PACKED_BYTES), threads)
+        ins, outs = [self._types[v] for v in step.inputs], [self._types[v] for v in step.outputs]
+        if not is_native(step.attrs["groups"], [*ins, *outs]):
+            return
+        pieces = cut(step.type, shapes(step.type, ins, outs, step.attrs))
+        size, blocks = outs[0].dtype.itemsize, sum([piece.blocks for piece in pieces])
+        self._keep("windows", size * max([piece.scratch for piece in pieces]), min(self._cpus, blocks))
+        if step.type == "Conv2DBackpropFilter":
+            self._keep("sums", size * pieces[0].sum_size, parts(blocks, self._cpus))
+        elif isinstance(pieces[0], Tiles):
+            self._keep("kernel", size * pieces[0].sum_size, 1)
+        if step.type == "Conv2DBackpropInput":
+            self._keep("taps", math.prod(ins[0].shape) * size, 1)
 
     def _packed(self, step: Step) -> None:
         a, b = (self._types[v] for v in step.inputs)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from distgrad.scheduler.cost.cutting import PIECE_FLOPS, Convolution, convolution, image_kernel_result
+from distgrad.scheduler.cost.convolutions import cut, image_kernel_result, is_native, shapes
+from distgrad.scheduler.cost.cutting import PIECE_FLOPS
 from distgrad.scheduler.cost.work import (
     Attrs,
     Product,
@@ -25,12 +26,10 @@ ITEM_CALL = 0.2
 VECTOR_DIM = 4
 #: Cost of copying one run of channels, relative to one random access.
 RUN = 0.45
-#: Passes over the elements of Winograd tiles, for transforming the input and the result.
-TILE_SWEEPS = 6
-#: Passes over the elements of copied windows, and of windows that are added to an image.
-COPY_SWEEPS, SPREAD_SWEEPS = 3, 7
-#: Function calls per block of a convolution: with Winograd tiles, and with windows.
-TILE_CALLS, WINDOW_CALLS = 26, 10
+#: Passes over the elements of Winograd's tiles and their products, or of copied windows, which stay in cache.
+TILE_SWEEPS = 0.75
+#: Effective smallest dimension of the products of native code, and function calls of a convolution around it.
+NATIVE_DIM, CONV_CALLS = 1024, 10
 
 
 def product(m: int, k: int, n: int, items: int, dtype: DType) -> Work:
@@ -82,28 +81,25 @@ def einsum(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 def conv(op_type: str) -> Rule:
     """The work of a convolution or one of its gradients."""
 
-    @rule("strides", "dilation", "groups")
+    @rule("strides", "padding", "dilation", "groups")
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
         x, w, y = image_kernel_result(op_type, ins, outs)
-        if attrs["groups"] != 1 or y.dtype.char not in "fd" or 0 in (*x.shape, *w.shape, *y.shape):
+        if not is_native(attrs["groups"], (x, w, y)):
             return _in_groups(x, w, y)
-        return _in_blocks(convolution(op_type, ins, outs, attrs), y.dtype, nbytes((x, w, y)))
+        return _in_tiles(op_type, ins, outs, attrs)
 
     return made
 
 
-def _in_blocks(made: Convolution, dtype: DType, moved: float) -> Work:
-    """A product with copied windows (im2col), or fewer products of Winograd tiles."""
-    if made.saves:
-        base = product(made.images * made.tiles, made.channels, made.made, 16, dtype)
-        swept = 16.0 * made.images * made.tiles * (made.channels + made.made) * TILE_SWEEPS
-    else:
-        rows = made.images * math.prod(made.out)
-        base = product(rows, made.taps * made.channels, made.made, 1, dtype)
-        sweeps = SPREAD_SWEEPS if made.spreads else COPY_SWEEPS
-        swept = sweeps * rows * made.taps * made.channels
-    calls = (TILE_CALLS if made.saves else WINDOW_CALLS) * made.blocks
-    return Work(base.products, swept * elementwise_factor(dtype), nbytes=moved, calls=calls, blocks=made.blocks)
+def _in_tiles(op_type: str, ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """Native code copies or transforms tiles, and multiplies them."""
+    dtype = outs[0].dtype
+    pieces = cut(op_type, shapes(op_type, ins, outs, attrs))
+    swept = TILE_SWEEPS * sum([piece.moved for piece in pieces])
+    products = Product(float(sum([piece.flops for piece in pieces])), NATIVE_DIM, _double(dtype))
+    blocks = sum([piece.blocks for piece in pieces])
+    moved = nbytes(ins) + nbytes(outs)
+    return Work((products,), swept * elementwise_factor(dtype), nbytes=moved, calls=CONV_CALLS, blocks=blocks)
 
 
 def _in_groups(x: Spec, w: Spec, y: Spec) -> Work:

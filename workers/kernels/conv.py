@@ -1,8 +1,8 @@
 """Kernels of distgrad/ops/conv.py.
 
 Loops run over the cells of the window (the taps), never over images or pixels: a tap's view of the image is one strided
-slice. A convolution copies the views side by side and is then one matrix product per group. NumPy's own arrays have a
-faster way, conv_numpy.py.
+slice. A convolution copies the views side by side and is then one matrix product per group. Native code has faster
+ways: workers/native/conv.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from distgrad.workers.backends import extras
-from distgrad.workers.kernels import conv_numpy
 from distgrad.workers.kernels.table import kernel
 
 #: Maximum bytes of copied windows; images are convolved in batches of this size, to bound memory.
@@ -101,8 +100,6 @@ def _depthwise(channels: int, groups: int, made: int) -> bool:
 
 @kernel("Conv2D", single=True, blas=True)
 def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any, groups: int) -> Any:
-    if conv_numpy.serves(x, w, groups):
-        return conv_numpy.conv2d(x, w, strides, padding, dilation)
     window, made = w.shape[:2], w.shape[3]
     x = _pad(xp, x, padding)
     n, out = x.shape[0], _positions(x.shape[1:3], window, strides, dilation)
@@ -123,8 +120,6 @@ def conv2d(xp: Any, x: Any, w: Any, *, strides: Any, padding: Any, dilation: Any
 def conv2d_backprop_input(
     xp: Any, w: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
-    if conv_numpy.serves(w, g, groups):
-        return conv_numpy.backprop_input(w, g, size, strides, padding, dilation)
     (kh, kw, per, made), (n, *out, _) = w.shape, g.shape
     h, wide = _padded_size(size, padding)
     images = xp.zeros((n, h, wide, groups * per), dtype=g.dtype)
@@ -146,8 +141,6 @@ def conv2d_backprop_input(
 def conv2d_backprop_filter(
     xp: Any, x: Any, g: Any, *, size: Any, strides: Any, padding: Any, dilation: Any, groups: int
 ) -> Any:
-    if conv_numpy.serves(x, g, groups):
-        return conv_numpy.backprop_filter(x, g, size, strides, padding, dilation)
     (n, *out, made), channels = g.shape, x.shape[3]
     x = _pad(xp, x, padding)
     if _depthwise(channels, groups, made):

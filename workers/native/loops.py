@@ -11,14 +11,13 @@ earlier one is read again where it is in memory, computed again where that is ch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 
 from distgrad.types import DType, Shape
+from distgrad.workers.native.emitter import Emitter, memory_bytes
 from distgrad.workers.native.formulas import CHEAP, REDUCTIONS, Node, identity
 from distgrad.workers.native.group import Fold, Group, Operand
 from distgrad.workers.native.rules import RULES
@@ -27,8 +26,6 @@ from distgrad.workers.native.values import (
     LANES,
     Value,
     constant,
-    declared,
-    memory_type,
     reduced,
     scalar_type,
     select,
@@ -43,7 +40,7 @@ _POINTER = _BYTE.as_pointer()
 _SIGNATURE = ir.FunctionType(ir.VoidType(), [_POINTER.as_pointer(), _I64, _I64, _I64, _I64])
 
 
-class Loops:
+class Loops(Emitter):
     """The module with a group's function, and the bytes of scratch that it needs per call."""
 
     def __init__(self, group: Group):
@@ -404,57 +401,6 @@ class Loops:
         b = self._b
         return b.gep(self._scratch, [b.add(_I64(at), b.mul(i, _I64(memory_bytes(dtype))))])
 
-    # -- memory --------------------------------------------------------------------------------------------------------
-
-    def _load(self, at: ir.Value, dtype: DType, lanes: int, mask: ir.Value | None = None) -> Value:
-        b, kind = self._b, vector(memory_type(dtype), lanes)
-        if mask is None or lanes == 1:
-            raw = b.load(b.bitcast(at, kind.as_pointer()), align=memory_bytes(dtype))
-        else:
-            types = [kind.as_pointer(), _I32, mask.type, kind]
-            function = declared(self.module, f"llvm.masked.load.{_letters(kind)}.p0", ir.FunctionType(kind, types))
-            align, zeros = _I32(memory_bytes(dtype)), ir.Constant(kind, None)
-            raw = b.call(function, [b.bitcast(at, kind.as_pointer()), align, mask, zeros])
-        if dtype == BOOL:
-            raw = b.icmp_unsigned("!=", raw, ir.Constant(kind, None) if lanes > 1 else kind(0))
-        return Value(b, raw, dtype)
-
-    def _save(self, at: ir.Value, dtype: DType, value: Value, mask: ir.Value | None = None) -> None:
-        b, kind = self._b, vector(memory_type(dtype), value.lanes)
-        raw = b.zext(value.raw, kind) if dtype == BOOL else value.raw
-        if mask is None or value.lanes == 1:
-            b.store(raw, b.bitcast(at, kind.as_pointer()), align=memory_bytes(dtype))
-            return
-        types = [kind, kind.as_pointer(), _I32, mask.type]
-        function = declared(
-            self.module, f"llvm.masked.store.{_letters(kind)}.p0", ir.FunctionType(ir.VoidType(), types)
-        )
-        b.call(function, [raw, b.bitcast(at, kind.as_pointer()), _I32(memory_bytes(dtype)), mask])
-
-    def _mask(self, count: ir.Value) -> ir.Value:
-        b, kind = self._b, ir.VectorType(_I64, LANES)
-        counts = spread(Value(b, count, np.dtype(np.int64)), LANES)
-        return b.icmp_signed("<", ir.Constant(kind, list(range(LANES))), counts.raw)
-
-    # -- loops ---------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _counted(self, start: ir.Value, stop: ir.Value, step: int, name: str) -> Iterator[ir.Value]:
-        """for (i = start; i < stop; i += step)"""
-        b = self._b
-        before = b.block
-        head, body, end = (b.append_basic_block(f"{name}.{part}") for part in ("head", "body", "end"))
-        b.branch(head)
-        b.position_at_end(head)
-        i = b.phi(_I64, name)
-        i.add_incoming(start, before)
-        b.cbranch(b.icmp_signed("<", i, stop), body, end)
-        b.position_at_end(body)
-        yield i
-        i.add_incoming(b.add(i, _I64(step)), b.block)
-        b.branch(head)
-        b.position_at_end(end)
-
 
 #: Nodes that a loop has without computing them.
 _AT_HAND = frozenset(["Load", "Const", "Iota"])
@@ -475,16 +421,6 @@ def _reads(node: Node) -> list[Node]:
 
 def combine(type: str) -> Callable[[Value, Value], Value]:
     return RULES[REDUCTIONS[type]].build
-
-
-def memory_bytes(dtype: DType) -> int:
-    return dtype.itemsize
-
-
-def _letters(kind: ir.Type) -> str:
-    """How intrinsics name a vector type."""
-    element = kind.element
-    return f"v{kind.count}" + {"float": "f32", "double": "f64"}.get(str(element), str(element))
 
 
 def _order(x: Operand) -> Any:

@@ -334,7 +334,7 @@ class Compiler:
         """Add a step that is computed into its place; False if its kernel allocates."""
         if len(step.outputs) != 1 or OPS[step.type].kernel is not None:
             return False
-        if self._small(i, step):
+        if self._small(i, step) or self._large(i, step):
             return True
         entry, (v,) = INTO.get(step.type), step.outputs
         if entry is None:
@@ -359,6 +359,16 @@ class Compiler:
         if run is None:
             return False
         out = self._out(i, step, v, step.inputs)
+        self._call(run, (*step.inputs, v), out, step, in_order=True)
+        return True
+
+    def _large(self, i: int, step: Step) -> bool:
+        """Add a step that is native code of its own, which threads share; False if there is none for it."""
+        run = _native_run(step, self._types, self._pool) if self._native else None
+        if run is None:
+            return False
+        (v,) = step.outputs
+        out = self._out(i, step, v, ())
         self._call(run, (*step.inputs, v), out, step, in_order=True)
         return True
 
@@ -480,6 +490,13 @@ def _native_step(step: Step, types: Sequence[Spec]) -> Callable[..., Any] | None
     from distgrad.workers.native.small import small_step
 
     return small_step(step, types)
+
+
+def _native_run(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Callable[..., Any] | None:
+    """A step that is not fused as native code; None where there is none for it."""
+    from distgrad.workers.native.steps import native_step
+
+    return native_step(step, types, pool)
 
 
 class _Under:
