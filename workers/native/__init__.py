@@ -27,7 +27,7 @@ from functools import cache
 from importlib import metadata
 
 #: Changes with every change of the generator that changes bits.
-GENERATOR = 1
+GENERATOR = 2
 #: "0" turns native code off.
 VARIABLE = "DISTGRAD_NATIVE"
 
