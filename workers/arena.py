@@ -13,63 +13,14 @@ from typing import Any
 
 import numpy as np
 
-#: Alignment of values in bytes: a cache line.
-ALIGN = 64
+from distgrad.scheduler.cost.layout import ALIGN
+
 #: Bytes of the largest freed arrays that malloc keeps by default. It returns larger ones to the system.
 MODERATE = 8 << 20
 #: The options M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 #: Maximum number of idle arenas. Each concurrent run uses one.
 MAX_IDLE_ARENAS = 4
-
-
-class Layout:
-    """Allocates offsets of an arena and frees them; `size` is the bytes that the arena needs.
-
-    >>> layout = Layout()
-    >>> a, b = layout.take(100), layout.take(100)
-    >>> layout.give(a, 100)
-    >>> layout.take(64) == a, layout.size
-    (True, 256)
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._free: list[tuple[int, int]] = []  # (offset, size), by offset, never touching each other
-
-    def take(self, nbytes: int) -> int:
-        """The offset of the smallest free range that fits; the arena grows if there is none."""
-        need = _rounded(nbytes)
-        fits = [(size, offset) for offset, size in self._free if size >= need]
-        if fits:
-            size, offset = min(fits)
-            self._free.remove((offset, size))
-            if size > need:
-                self._insert(offset + need, size - need)
-            return offset
-        if self._free and sum(self._free[-1]) == self.size:  # extend the last free range
-            offset, _ = self._free.pop()
-        else:
-            offset = self.size
-        self.size = offset + need
-        return offset
-
-    def give(self, offset: int, nbytes: int) -> None:
-        self._insert(offset, _rounded(nbytes))
-
-    def _insert(self, offset: int, size: int) -> None:
-        at = next((i for i, (o, _) in enumerate(self._free) if o > offset), len(self._free))
-        if at < len(self._free) and offset + size == self._free[at][0]:
-            size += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == offset:
-            before = self._free.pop(at - 1)
-            offset, size = before[0], before[1] + size
-            at -= 1
-        self._free.insert(at, (offset, size))
-
-
-def _rounded(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // ALIGN) * ALIGN
 
 
 class Arena:

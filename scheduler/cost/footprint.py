@@ -15,6 +15,7 @@ from typing import NamedTuple
 from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.cost.convolutions import Tiles, cut, is_native, parts, shapes
 from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group, reduces_rows
+from distgrad.scheduler.cost.layout import Layout
 from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
 from distgrad.scheduler.execution import NATIVE, Execution
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
@@ -114,45 +115,47 @@ def _inside(inner: Inner, cpus: int, execution: Execution) -> Footprint:
 
 
 class _Lives:
-    """Replays the steps and counts the bytes in the arena and in other arrays."""
+    """Replays the steps, lays values out in the arena as the engine does, and counts the bytes of other arrays."""
 
     def __init__(self, liveness: Liveness, stays: Collection[int] = ()):
         self.liveness, self._stays = liveness, stays
-        self._placed: dict[int, int] = {}  # bytes by value in the arena
-        self._own: dict[int, int] = {}  # and in separate arrays that stay in the task
+        self._layout = Layout()
+        self._placed: dict[int, int] = {}  # offsets by value in the arena
+        self._own: dict[int, int] = {}  # bytes of separate arrays that stay in the task
 
     def run(self) -> tuple[int, int]:
-        """The peak bytes of the arena, and of all other arrays."""
-        liveness, placed, own = self.liveness, self._placed, self._own
+        """The bytes of the arena, and the peak bytes of all other arrays."""
+        liveness, own = self.liveness, self._own
         buffer, last, nbytes = liveness.buffer, liveness.last, liveness.nbytes
-        arena = arrays = most_arena = most_arrays = 0
+        arrays = most_arrays = 0
         for k, step in enumerate(liveness.steps):
             made = [v for v in step.outputs if buffer.get(v) == v]
             for v in made:
                 if last[v] == NEVER and v not in self._stays:
                     arrays += nbytes[v]
                 elif is_placed(step.type):
-                    arena += nbytes[v] - self._overwritten_bytes(k, step, v)
-                    placed[v] = nbytes[v]
+                    self._place(k, step, v)
                 else:
                     arrays += nbytes[v]
                     own[v] = nbytes[v]
-            most_arena, most_arrays = max(most_arena, arena), max(most_arrays, arrays)
-            for v in (*step.inputs, *made):
+            most_arrays = max(most_arrays, arrays)
+            for v in dict.fromkeys((*step.inputs, *made)):
                 b = buffer.get(v, -1)
                 if last.get(b) == k:
-                    arena -= placed.pop(b, 0)
+                    if b in self._placed:
+                        self._layout.give(self._placed.pop(b), nbytes[b])
                     arrays -= own.pop(b, 0)
-        return most_arena, most_arrays
+        return self._layout.size, most_arrays
 
-    def _overwritten_bytes(self, k: int, step: Step, v: int) -> int:
-        """The bytes of an input that the result overwrites because its last use is here."""
+    def _place(self, k: int, step: Step, v: int) -> None:
+        """In the place of an input that the result overwrites because its last use is here, or in one of its own."""
         liveness = self.liveness
         for u in overwritable(step, v, liveness.types):
             b = liveness.buffer.get(u, -1)
             if b == u and b in self._placed and liveness.last[b] == k and liveness.types[u] == liveness.types[v]:
-                return self._placed.pop(b)
-        return 0
+                self._placed[v] = self._placed.pop(b)
+                return
+        self._placed[v] = self._layout.take(liveness.nbytes[v])
 
 
 def overwritable(step: Step, v: int, types: Sequence[Spec]) -> Sequence[int]:

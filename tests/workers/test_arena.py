@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distgrad.workers.arena import ALIGN, MAX_IDLE_ARENAS, Arena, Arenas, Layout
+from distgrad.scheduler.cost.layout import ALIGN, Layout
+from distgrad.workers.arena import MAX_IDLE_ARENAS, Arena, Arenas
 
 #: Take so many bytes, or give back the n-th of those that are taken (modulo their number).
 Moves = list[tuple[str, int]]

@@ -16,10 +16,10 @@ import numpy as np
 
 from distgrad.registry import OPS, View, view_of
 from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
+from distgrad.scheduler.cost.layout import Layout
 from distgrad.scheduler.passes.fuse import alone
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
-from distgrad.workers.arena import Layout
 from distgrad.workers.calls import Filled, Kernel, Place, TapeCall, add_up, copied, item, nothing
 from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels import KERNELS

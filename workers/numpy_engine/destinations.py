@@ -16,9 +16,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from distgrad.registry import view_of
+from distgrad.scheduler.cost.layout import ALIGN
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
-from distgrad.workers.arena import ALIGN
 from distgrad.workers.numpy_engine.into import INTO
 
 Array = np.ndarray[Any, np.dtype[Any]]
