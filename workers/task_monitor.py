@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Sequence
 
 from distgrad.scheduler.program import Step
 from distgrad.scheduler.reports import OpTime, op_text
@@ -29,10 +30,17 @@ class TaskMonitor:
         self._over = over
 
     def before(self, step: Step | None) -> None:
-        self.step = step or self.step
         self.count += 1
+        self.inside(step)
+
+    def inside(self, step: Step | None) -> None:
+        """A call that takes rows through several steps is now at this one. Threads may say so at the same time."""
+        self.step = step or self.step
         if self._over is not None and self._over.is_set():
             raise Stopped
+
+    def divide(self, spent: Sequence[tuple[Step | None, float]]) -> None:
+        """A call has ended in which threads spent so many seconds with each of these steps."""
 
 
 class Clock(TaskMonitor):
@@ -47,6 +55,14 @@ class Clock(TaskMonitor):
     def before(self, step: Step | None) -> None:
         self._add()
         super().before(step)
+
+    def divide(self, spent: Sequence[tuple[Step | None, float]]) -> None:
+        now, total = time.perf_counter(), sum([seconds for _, seconds in spent])
+        for step, seconds in spent:
+            if step is not None:
+                self._times.setdefault(id(step), (step, [0.0]))[1][0] += (now - self._at) * seconds / total
+                self.step = step
+        self._at = now
 
     def ops(self) -> tuple[OpTime, ...]:
         """The time of each op, slowest first. Call it after the last step."""

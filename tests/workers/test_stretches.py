@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +25,7 @@ from distgrad.workers.kernels.sharing import BlockRunner
 from distgrad.workers.numpy_engine import stretches
 from distgrad.workers.numpy_engine.tape import Tape
 from distgrad.workers.numpy_engine.together import Together
-from distgrad.workers.task_monitor import TaskMonitor
+from distgrad.workers.task_monitor import Clock, Stopped, TaskMonitor
 from distgrad.workers.thread_pool import ThreadPool, thread_pool
 
 from ..engines import Array, assert_bits, optimized, tiny_stretches
@@ -55,7 +57,7 @@ def compiled(program: Program, threads: ThreadPool) -> Tape:
 
 
 def played(tape: Tape) -> list[Together]:
-    return [call.run for call in tape._played if isinstance(call.run, Together)]
+    return [call.run for call in tape.calls if isinstance(call.run, Together)]
 
 
 def run(tape: Tape, feeds: Sequence[Array]) -> list[Array]:
@@ -133,7 +135,7 @@ def test_threads_meet_rarely() -> None:
         return len([call for call in shared if call.args])
 
     assert len(products) > 20
-    assert meetings(tape._played) < meetings(tape.calls) / 3
+    assert meetings(tape.calls) < meetings(plain(program).calls) / 3
     feeds = [some(*shape).astype("float32") for shape in shapes]
     assert_bits(run(tape, feeds), run(plain(program), feeds))
 
@@ -152,7 +154,19 @@ def test_products_that_threads_do_not_share_have_their_bits_beside_those_that_th
     assert_bits(run(compiled(program, thread_pool(2)), feeds), run(plain(program), feeds))
 
 
-def test_who_looks_on_sees_single_steps_with_the_same_bits() -> None:
+def steps_of(tape: Tape) -> list[Any]:
+    """The steps of a tape in their order, with those of stretches one by one."""
+    found: list[Any] = []
+    for call in tape.calls:
+        if isinstance(call.run, Together):
+            found += [part.step for part in call.run._products]
+            found += [part.step for part, _ in call.run._parts]
+        else:
+            found.append(call.step)
+    return [step for step in found if step is not None]
+
+
+def test_who_looks_on_sees_each_step_of_a_stretch_with_the_same_bits() -> None:
     with tiny_stretches():
         program = lowered(model, (LEAD, ROWS, WIDTH), *SHAPES)
         tape = compiled(program, thread_pool(2))
@@ -160,12 +174,40 @@ def test_who_looks_on_sees_single_steps_with_the_same_bits() -> None:
         seen: list[Any] = []
 
         class Looks(TaskMonitor):
-            def before(self, step: Any) -> None:
+            def inside(self, step: Any) -> None:
                 seen.append(step)
 
         with np.errstate(all="ignore"):
             assert_bits(tape.run(feeds, Looks()), run(tape, feeds))
-    assert len(seen) == len(tape.calls) > len(tape._played)
+    assert {id(step) for step in seen if step is not None} == {id(step) for step in steps_of(tape)}
+
+
+def test_the_time_of_a_stretch_is_divided_among_its_steps() -> None:
+    with tiny_stretches():
+        program = lowered(model, (LEAD, ROWS, WIDTH), *SHAPES)
+        tape, clock = compiled(program, thread_pool(2)), Clock()
+        start = time.perf_counter()
+        tape.run([some(*shape) for shape in ((LEAD, ROWS, WIDTH), *SHAPES)], clock)
+        ops = clock.ops()
+    assert sum(op.seconds for op in ops) <= time.perf_counter() - start
+    assert {"MatMul"} < {op.op for op in ops}
+    assert min(op.seconds for op in ops if op.op == "MatMul") > 0
+
+
+def test_a_stretch_that_is_told_to_stop_does() -> None:
+    with tiny_stretches():
+        program = lowered(model, (LEAD, ROWS, WIDTH), *SHAPES)
+        tape, over = compiled(program, thread_pool(2)), threading.Event()
+
+        class Ends(TaskMonitor):
+            def inside(self, step: Any) -> None:
+                if step is not None and step.type == FUSED and len(step.body) > 1:
+                    over.set()
+                super().inside(step)
+
+        with pytest.raises(StepFailed) as raised:
+            tape.run([some(*shape) for shape in ((LEAD, ROWS, WIDTH), *SHAPES)], Ends(over))
+    assert isinstance(raised.value.__cause__, Stopped)
 
 
 def test_one_thread_has_no_stretches() -> None:
@@ -456,7 +498,7 @@ def test_gates_are_kept() -> None:
     with tiny_stretches():
         program = lowered(gated, *LAYERS)
         check(program, [some(*shape) for shape in LAYERS])
-        order = [call.step for call in compiled(program, FORWARDS).calls if call.step is not None]
+        order = steps_of(compiled(program, FORWARDS))
     gates = [step for step in program.steps if step.after and step in order]
     assert gates
     for gate in gates:

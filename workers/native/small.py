@@ -80,8 +80,9 @@ def walked(
     def end() -> None:
         if row:
             walk, table = Walk(row, static), new_slot()
-            binds.append(TapeCall(walk.bind, walk.static, table, row[0].step))
-            made.append(TapeCall(builtins().walk, (table, *walk.moving), table, row[0].step))
+            step = _together([call.step for call in row if call.step is not None])
+            binds.append(TapeCall(walk.bind, walk.static, table, step))
+            made.append(TapeCall(builtins().walk, (table, *walk.moving), table, step))
         made.extend(later)
         row.clear()
         later.clear()
@@ -98,6 +99,11 @@ def walked(
             made.append(call)
     end()
     return made, binds
+
+
+def _together(steps: Sequence[Step]) -> Step:
+    """What reports call a row of steps."""
+    return steps[0] if len(steps) == 1 else replace(steps[-1], type=FUSED, body=tuple(steps))
 
 
 def is_native(call: TapeCall) -> bool:

@@ -7,7 +7,7 @@ or, for tapes of moderate length, the same calls as generated code.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.arena import ARENAS, Arena
 from distgrad.workers.calls import Place, StepFailed, TapeCall
+from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.numpy_engine.compiler import Compiler
 from distgrad.workers.numpy_engine.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
+from distgrad.workers.numpy_engine.together import Together
 from distgrad.workers.task_monitor import TaskMonitor
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -61,14 +63,13 @@ class Tape:
         static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
         leaving = [made.slots[v] for v in gives]
         new, self._moving = _numbers(made.count, set(static), set(leaving))
-        #: Step by step, for those who look on; and as they are played to nobody, which gives the same bits.
-        self.calls, self._played, self._views = (_renumbered(calls, new) for calls in (made.calls, played, made.views))
+        self.calls, self._views = _renumbered(played, new), _renumbered(made.views, new)
         self._places = [Place(new[slot], offset, spec) for slot, offset, spec in made.places]
         self._fixed = [(new[slot], value) for slot, value in made.fixed]
         self._leaving = [new[slot] for slot in leaving]
         self._count = made.count
-        short = len(self._played) <= LONGEST
-        self._straight = Straight(self._played, [new[slot] for slot in static]) if short else None
+        short = len(self.calls) <= LONGEST
+        self._straight = Straight(self.calls, [new[slot] for slot in static]) if short else None
 
     def run(
         self, given: Sequence[Array], monitor: TaskMonitor | None = None, lent: list[Arena] | None = None
@@ -99,10 +100,9 @@ class Tape:
     def _play(self, slots: list[Any], monitor: TaskMonitor | None) -> None:
         step = None
         try:
-            for run, args, out, step in self._played if monitor is None else self.calls:
-                if monitor is not None:
-                    monitor.before(step)
-                slots[out] = run(*[slots[i] for i in args])
+            for run, args, out, step in self.calls:
+                given = [slots[i] for i in args]
+                slots[out] = run(*given) if monitor is None else _watched(monitor, run, given, step)
         except StepFailed:
             raise
         except Exception as e:
@@ -117,7 +117,7 @@ class Tape:
         except StepFailed:
             raise
         except Exception as e:
-            raise StepFailed(self._played[done + failed_at(e.__traceback__)].step) from e
+            raise StepFailed(self.calls[done + failed_at(e.__traceback__)].step) from e
 
     def _bound(self, arena: Arena) -> Bound:
         """The slots at the start of a run (constants, arrays in the arena, views of both), and the code for them."""
@@ -134,6 +134,17 @@ class Tape:
                 slots[out] = run(*[slots[i] for i in args])
             bound = arena.bound[self] = slots, None if self._straight is None else self._straight.bound(slots)
         return bound
+
+
+def _watched(monitor: TaskMonitor, run: Callable[..., Any], given: Sequence[Any], step: Step | None) -> Any:
+    """The result of a call, of which a monitor knows: steps that one call takes together share its time."""
+    monitor.before(step)
+    if isinstance(run, Together):
+        return run.watched(monitor, *given)
+    made = run(*given)
+    if step is not None and step.body and not isinstance(run, FusedRun):
+        monitor.divide([(each, 1.0) for each in step.body])
+    return made
 
 
 def _numbers(count: int, static: Set[int], leaving: Set[int]) -> tuple[list[int], int]:

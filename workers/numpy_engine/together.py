@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,11 +13,16 @@ from distgrad.scheduler.program import Step
 from distgrad.workers.calls import StepFailed
 from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.sharing import BlockRunner, in_turn, shared
+from distgrad.workers.task_monitor import TaskMonitor
 from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _ALL = (slice(None),) * 64
+
+
+#: A piece of a product: its step, and what computes it.
+Piece = tuple[Step | None, Callable[[], None]]
 
 
 class Part(NamedTuple):
@@ -41,30 +47,40 @@ class Together:
         self._items = [slice(i * size, (i + 1) * size) for i in range(count if self._parts else 0)]
 
     def __call__(self, *arrays: Array) -> None:
+        self._run(arrays, None)
+
+    def watched(self, monitor: TaskMonitor, *arrays: Array) -> None:
+        """The same for somebody who looks on."""
+        watch = _Watch(monitor)
+        self._run(arrays, watch)
+        monitor.divide(watch.spent)
+
+    def _run(self, arrays: Sequence[Array], watch: _Watch | None) -> None:
         pieces = self._pieces(arrays)
         sums = [part.run.begin() if isinstance(part.run, FusedRun) else [] for part, _ in self._parts]
-        self._pool.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces))
+        self._pool.each(len(self._items) + len(pieces), partial(self._work, arrays, sums, pieces, watch))
         for (part, _), made in zip(self._parts, sums, strict=True):
             if isinstance(part.run, FusedRun):
                 part.run.end([arrays[i] for i in part.arrays], made)
 
-    def _pieces(self, arrays: Sequence[Array]) -> list[Callable[[], None]]:
+    def _pieces(self, arrays: Sequence[Array]) -> list[Piece]:
         """The pieces into which products cut themselves, instead of what they would do with them."""
-        found: list[Callable[[], None]] = []
+        found: list[Piece] = []
 
-        def later(count: int, work: BlockRunner) -> None:
-            found.extend([partial(work, iter((i,))) for i in range(count)])
+        def later(step: Step | None, count: int, work: BlockRunner) -> None:
+            found.extend([(step, partial(work, iter((i,)))) for i in range(count)])
 
-        with shared(self._pool.size, later):
-            for part in self._products:
-                _run(part.step, part.run, [arrays[i] for i in part.arrays])
+        for part in self._products:
+            with shared(self._pool.size, partial(later, part.step)):
+                _run(part.step, part.run, [arrays[i] for i in part.arrays], None)
         return found
 
     def _work(
         self,
         arrays: Sequence[Array],
         sums: Sequence[Sequence[Array]],
-        pieces: Sequence[Callable[[], None]],
+        pieces: Sequence[Piece],
+        watch: _Watch | None,
         numbers: Iterator[int],
     ) -> None:
         """One thread's share."""
@@ -72,20 +88,40 @@ class Together:
         with shared(1, in_turn):
             for number in numbers:
                 if number < count:
-                    self._item(number, arrays, sums)
+                    self._item(number, arrays, sums, watch)
                 else:
-                    pieces[number - count]()
+                    step, run = pieces[number - count]
+                    _run(step, run, (), watch)
 
-    def _item(self, number: int, arrays: Sequence[Array], sums: Sequence[Sequence[Array]]) -> None:
+    def _item(
+        self, number: int, arrays: Sequence[Array], sums: Sequence[Sequence[Array]], watch: _Watch | None
+    ) -> None:
         item = self._items[number]
         for (part, taken), made in zip(self._parts, sums, strict=True):
             given = [arrays[i] if axis is None else arrays[i][(*_ALL[:axis], item)] for i, axis in taken]
             run = partial(part.run.item, number, len(self._items), made) if isinstance(part.run, FusedRun) else part.run
-            _run(part.step, run, given)
+            _run(part.step, run, given, watch)
 
 
-def _run(step: Step | None, run: Callable[..., Any], arrays: Sequence[Array]) -> None:
-    try:
+class _Watch:
+    """Where threads are, and the seconds that they spent with each step."""
+
+    def __init__(self, monitor: TaskMonitor):
+        self._monitor = monitor
+        self.spent: list[tuple[Step | None, float]] = []
+
+    def run(self, step: Step | None, run: Callable[..., Any], arrays: Sequence[Array]) -> None:
+        self._monitor.inside(step)
+        start = time.perf_counter()
         run(*arrays)
+        self.spent.append((step, time.perf_counter() - start))
+
+
+def _run(step: Step | None, run: Callable[..., Any], arrays: Sequence[Array], watch: _Watch | None) -> None:
+    try:
+        if watch is None:
+            run(*arrays)
+        else:
+            watch.run(step, run, arrays)
     except Exception as e:
         raise StepFailed(step) from e

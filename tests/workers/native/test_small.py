@@ -34,7 +34,7 @@ def tape_of(make: Any, arrays: list[Array]) -> tuple[Tape, Any]:
 
 
 def walks(tape: Tape) -> int:
-    return sum(call.run is builtins().walk for call in tape._played)
+    return sum(call.run is builtins().walk for call in tape.calls)
 
 
 def chain(x: Any, y: Any) -> list[Any]:
@@ -47,7 +47,7 @@ def test_many_small_steps_are_one_call() -> None:
     arrays = [np.linspace(-1, 1, 16, dtype=np.float32), np.float32(0.25).reshape(())]
     tape, _ = tape_of(chain, arrays)
     assert walks(tape) == 1
-    assert len(tape._played) < 8
+    assert len(tape.calls) < 8
 
 
 @pytest.mark.parametrize("length", [1, 2, 15, 16, 17, 100, 2047])
