@@ -57,7 +57,7 @@ class Clock(TaskMonitor):
         super().before(step)
 
     def divide(self, spent: Sequence[tuple[Step | None, float]]) -> None:
-        now, total = time.perf_counter(), sum([seconds for _, seconds in spent])
+        now, total = time.perf_counter(), sum([seconds for _, seconds in spent]) or 1.0
         for step, seconds in spent:
             if step is not None:
                 self._times.setdefault(id(step), (step, [0.0]))[1][0] += (now - self._at) * seconds / total

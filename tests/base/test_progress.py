@@ -83,8 +83,8 @@ def test_sessions_that_are_open_at_the_same_time_keep_their_modes(monkeypatch: p
         thread.start()
     for thread in threads:
         thread.join()
-    told = {mode: [as_told] * (3 if mode == "off" else 4) for mode, as_told in modes.items()}
-    assert found == told  # tracing, planning, running and the loop; a run is not monitored while progress is off
+    told = {mode: [as_told] * (4 if mode == "off" else 5) for mode, as_told in modes.items()}
+    assert found == told  # tracing, planning, compiling, running, the loop; no run is monitored while progress is off
 
 
 def test_a_run_is_shown_as_its_session_says_while_another_session_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,8 @@ def test_a_run_is_shown_as_its_session_says_while_another_session_is_open(monkey
         y = dg.exp(x)
     with dg.Session(progress="live"):
         found = seen_during(monkeypatch, lambda: dg.Session().run(y, {x: np.ones(3)}))
-    assert [(work.stage, work.mode) for work in found] == [("planning", "log"), ("running", "log")]
+    stages = ["planning", "running", "compiling"]
+    assert [(work.stage, work.mode) for work in found] == [(stage, "log") for stage in stages]
 
 
 def test_a_mode_that_does_not_exist_is_refused() -> None:
@@ -124,11 +125,11 @@ def seen_during(monkeypatch: pytest.MonkeyPatch, run: Any) -> list[ProgressItem]
     return found
 
 
-def test_tracing_planning_and_running_report_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_planning_compiling_and_running_report_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     f = dg.function(lambda x: dg.exp(x), name="curve")
     found = seen_during(monkeypatch, lambda: f(np.ones(3)))
     assert [(work.stage, work.what) for work in found] == [
-        ("tracing", "curve"), ("planning", "curve"), ("running", "curve"),
+        ("tracing", "curve"), ("planning", "curve"), ("running", "curve"), ("compiling", "curve"),
     ]  # fmt: skip
     assert progress._active == []
 
@@ -137,7 +138,7 @@ def test_a_run_reports_its_tasks_bytes_and_share(monkeypatch: pytest.MonkeyPatch
     step = dg.data_parallel(lambda x: dg.sum(dg.tanh(x @ x.T), axis=0), shards=4, reduction="sum")
     with dg.Session(threads=2, cpus_per_task=1, granularity=1e-4, cluster=this_process()):
         found = seen_during(monkeypatch, lambda: step(np.ones((400, 100))))
-    run = found[-1]
+    run = next(work for work in found if work.stage == "running")
     assert run.done == run.total
     assert run.done > 4
     assert run.nbytes > 0

@@ -213,7 +213,11 @@ class Engine:
     def _compile(self, i: int) -> Compiled:
         """Compile a task's steps. Two threads may do so at the same time, which is harmless."""
         body = body_of(self.plan, self.tasks[i], self._stays)
-        made = self._bodies[i] = Compiled(body, self.settings.backend)
+        work = progress.begin("compiling", self.name, session_mode=self.settings.progress)
+        try:
+            made = self._bodies[i] = Compiled(body, self.settings.backend)
+        finally:
+            progress.end(work)
         return made
 
 
