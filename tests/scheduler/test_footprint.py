@@ -132,8 +132,8 @@ def conv_steps(n: int, channels: int, made: int, size: int, stride: int) -> Iter
 def test_convolutions_take_the_predicted_scratch_memory(
     n: int, channels: int, made: int, size: int, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from distgrad.workers.native import conv
-    from distgrad.workers.native.steps import native_step
+    from distgrad.workers.native.kernels import conv
+    from distgrad.workers.native.kernels.steps import native_step
 
     taken: dict[str, int] = {}
 

@@ -11,10 +11,7 @@
     blocks.py      threads that share the rows
     small.py       steps on a few elements: tables of kernels; direct.py: the builtins that walk them
 
-    steps.py       which steps that are not fused are native code too
-    conv.py        convolutions: windows.py copies windows side by side, winograd.py saves products
-    scatter.py     sums of rows by index
-    code.py        what such functions, for arrays of any shape, are written with; products.py: their matrix products
+    kernels/       functions for steps that are not fused: convolutions, sums of rows by index
 
 This module imports none of them, nor llvmlite.
 """

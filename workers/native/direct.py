@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 
-from distgrad.workers.native.llvm import Loaded, compile_module
+from distgrad.workers.native.llvm import Loaded, compile_module, once
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -108,7 +108,7 @@ class Builtins:
         return _MethodDef(name.encode(), self._loaded.address(name), _METH_FASTCALL, None)
 
 
-builtins = cache(Builtins)
+builtins = once(Builtins)
 
 
 def _builtin(defined: _MethodDef) -> Callable[..., Any]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 from distgrad.workers.native.object_cache import cached
 
+T = TypeVar("T")
 #: LLVM's CPU name and features; an empty name stands for the CPU of this machine.
 Target = tuple[str, str]
 HOST: Target = ("", "")
@@ -36,6 +38,17 @@ def _machine(target: Target) -> Any:
 _compiling_machine = cache(_machine)
 
 
+def once(make: Callable[..., T]) -> Callable[..., T]:
+    """Like functools.cache, but threads that ask at the same time get the same object."""
+    known, lock = cache(make), threading.RLock()
+
+    def get(*args: Any) -> T:
+        with lock:
+            return known(*args)
+
+    return get
+
+
 def compile_module(module: Any, target: Target = HOST) -> bytes:
     """A module as machine code."""
     text = str(module)
@@ -56,8 +69,12 @@ def _compile(text: str, target: Target) -> bytes:
         return bytes(machine.emit_object(parsed))
 
 
+#: Machine code is never freed: functions have no reference to what they are part of.
+_engines: list[Any] = []
+
+
 class Loaded:
-    """Machine code in memory. Its addresses are valid as long as this object lives."""
+    """Machine code in memory. Its addresses are valid as long as the process lives."""
 
     def __init__(self, code: bytes):
         import llvmlite.binding as llvm
@@ -67,6 +84,7 @@ class Loaded:
             self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), _machine(HOST))
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             self._engine.finalize_object()
+            _engines.append(self._engine)
 
     def address(self, name: str) -> int:
         return int(self._engine.get_function_address(name))

@@ -17,7 +17,7 @@ import numpy as np
 from llvmlite import ir
 
 from distgrad.workers.native.compiled import CompiledGroup
-from distgrad.workers.native.llvm import Loaded, compile_module
+from distgrad.workers.native.llvm import Loaded, compile_module, once
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,7 +76,7 @@ class _Code(NamedTuple):
     join: Callable[..., None]
 
 
-@cache
+@once
 def _code() -> _Code:
     loaded = Loaded(compile_module(_module()))
     pointer, word = ctypes.c_void_p, ctypes.c_int64

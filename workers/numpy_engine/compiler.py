@@ -494,7 +494,7 @@ def _native_step(step: Step, types: Sequence[Spec]) -> Callable[..., Any] | None
 
 def _native_run(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Callable[..., Any] | None:
     """A step that is not fused as native code; None where there is none for it."""
-    from distgrad.workers.native.steps import native_step
+    from distgrad.workers.native.kernels.steps import native_step
 
     return native_step(step, types, pool)
 

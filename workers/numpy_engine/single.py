@@ -66,7 +66,7 @@ def _large(
     type: str, inputs: tuple[Spec, ...], made: Spec, attrs: tuple[tuple[str, Any], ...]
 ) -> Callable[..., Array] | None:
     """An op that is native code of its own, as a task with one cpu computes it; None for all other ops."""
-    from distgrad.workers.native.steps import native_step
+    from distgrad.workers.native.kernels.steps import native_step
 
     step = Step(type, tuple(range(len(inputs))), (len(inputs),), dict(attrs), (), UNKNOWN, type)
     return native_step(step, [*inputs, made], thread_pool(1))

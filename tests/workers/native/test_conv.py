@@ -21,7 +21,7 @@ from distgrad.errors import Source
 from distgrad.scheduler.cost import convolutions
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
-from distgrad.workers.native.steps import native_step
+from distgrad.workers.native.kernels.steps import native_step
 from distgrad.workers.thread_pool import ThreadPool, thread_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,8 +19,12 @@ from distgrad.workers import native
 if native.unusable():
     pytest.skip(f"native code: {native.unusable()}", allow_module_level=True)
 
-from distgrad.workers.native import object_cache
+from distgrad.workers.native import llvm, object_cache
+from distgrad.workers.native.compiled import CompiledGroup
+from distgrad.workers.native.loops import NAME
 from distgrad.workers.native.object_cache import cached, state
+
+from .test_check import sound
 
 TARGET = ("cpu", "+fma")
 
@@ -186,3 +193,33 @@ def test_the_next_process_compiles_nothing_and_has_the_same_bits() -> None:
 
 def test_the_state_of_a_good_folder_is_empty(folder: Path) -> None:
     assert state() == (folder, "")
+
+
+# -- code in memory ------------------------------------------------------------------------------------------------
+
+
+def test_threads_that_ask_for_the_same_code_at_the_same_time_get_one_object() -> None:
+    made: list[object] = []
+    start = threading.Barrier(8)
+
+    @llvm.once
+    def make() -> object:
+        made.append(object())
+        time.sleep(0.01)  # so that the others ask meanwhile
+        return made[-1]
+
+    def ask_together(_: int) -> object:
+        start.wait()
+        return make()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(ask_together, range(8))) == {made[0]}
+    assert len(made) == 1
+
+
+def test_machine_code_is_never_freed() -> None:
+    """Functions are addresses: nothing in them keeps their code."""
+    before = len(llvm._engines)
+    address = CompiledGroup(sound()).address
+    gc.collect()
+    assert [engine.get_function_address(NAME) for engine in llvm._engines[before:]] == [address]

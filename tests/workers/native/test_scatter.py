@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +22,8 @@ from distgrad.errors import Source
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.kernels import KERNELS
-from distgrad.workers.native import scatter
-from distgrad.workers.native.steps import native_step
+from distgrad.workers.native.kernels import scatter
+from distgrad.workers.native.kernels.steps import native_step
 from distgrad.workers.thread_pool import thread_pool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -104,3 +108,26 @@ def test_keys_that_are_not_rows_are_left_to_the_plain_kernels() -> None:
     values, ids = np.ones((2, 2), np.float32), np.array([0, 1])
     for index in (((0, 2, 1), "array"), ("array", (0, 2, 2))):
         assert made("AdvancedIndexGrad", [values, ids], {"index": index, "shape": (2, 3)})[0] is None
+
+
+SIDE_BY_SIDE = """
+import numpy as np, distgrad as dg
+
+def loss(table, rows):
+    return dg.sum(dg.tanh(dg.nn.embedding(table, rows)))
+
+table = np.random.default_rng(0).normal(size=(64, 32)).astype(np.float32)
+rows = np.random.default_rng(1).integers(0, 64, (32, 16))
+step = dg.data_parallel(dg.grad(loss), shards=8)
+found = []
+for options in ({"threads": 4, "cpus_per_task": 1, "granularity": 1e-9}, {"threads": 1}):
+    with dg.Session(**options):
+        found.append(np.asarray(step(table, rows)).tobytes())
+assert found[0] == found[1]
+"""
+
+
+def test_tasks_that_compile_the_same_function_at_the_same_time_all_run_it(tmp_path: Path) -> None:
+    """What one of two threads compiled in vain must not be freed while the other's function is part of it."""
+    env = {**os.environ, "DISTGRAD_CACHE": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", SIDE_BY_SIDE], env=env, check=True, timeout=120)

@@ -10,8 +10,8 @@ import numpy as np
 
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
-from distgrad.workers.native.conv import convolution
-from distgrad.workers.native.scatter import scatter
+from distgrad.workers.native.kernels.conv import convolution
+from distgrad.workers.native.kernels.scatter import scatter
 from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]

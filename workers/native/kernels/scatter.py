@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from llvmlite import ir
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers.kernels.index import in_range
-from distgrad.workers.native.code import Array, Code, Functions, table
+from distgrad.workers.native.kernels.code import Array, Code, Functions, table
+from distgrad.workers.native.llvm import once
 from distgrad.workers.native.values import LANES, Value
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -35,7 +36,7 @@ FIELDS = (
 )
 
 
-@cache
+@once
 def functions(dtype: DType) -> Functions:
     """scatter: the columns from `start` to `stop`."""
     module = ir.Module(name=f"scatter of {dtype}")

@@ -9,12 +9,12 @@ strides, the gradient with respect to the image. A tile of windows stays in the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 
 from llvmlite import ir
 
 from distgrad.types import DType
-from distgrad.workers.native.code import Code, Functions
+from distgrad.workers.native.kernels.code import Code, Functions
+from distgrad.workers.native.llvm import once
 from distgrad.workers.native.values import Value
 
 FIELDS = (
@@ -46,7 +46,7 @@ FIELDS = (
 )
 
 
-@cache
+@once
 def functions(dtype: DType) -> Functions:
     """correlate: tiles of positions; gradient: a sum over tiles of positions, of the kernel's gradient."""
     module = ir.Module(name=f"windows of {dtype}")

@@ -17,14 +17,14 @@ cache.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
 
 import numpy as np
 from llvmlite import ir
 
 from distgrad.scheduler.cost.convolutions import APART
 from distgrad.types import DType
-from distgrad.workers.native.code import Code, Functions
+from distgrad.workers.native.kernels.code import Code, Functions
+from distgrad.workers.native.llvm import once
 from distgrad.workers.native.values import Value, select
 
 #: The transform of the taps along one axis.
@@ -52,7 +52,7 @@ FIELDS = (
 )
 
 
-@cache
+@once
 def functions(dtype: DType) -> Functions:
     """correlate: blocks of tiles; gradient: a sum over blocks of tiles, of the kernel's transformed gradient."""
     module = ir.Module(name=f"winograd of {dtype}")

@@ -18,8 +18,8 @@ from llvmlite import ir
 
 from distgrad.types import DType
 from distgrad.workers.native.emitter import Emitter
+from distgrad.workers.native.kernels.products import multiply
 from distgrad.workers.native.llvm import HOST, Loaded, Target, compile_module
-from distgrad.workers.native.products import multiply
 from distgrad.workers.native.values import LANES, Value, constant, select
 
 _I1, _I64 = ir.IntType(1), ir.IntType(64)

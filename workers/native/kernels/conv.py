@@ -16,8 +16,8 @@ from distgrad.scheduler.cost.convolutions import Shapes, Tiles, Windows, cut, is
 from distgrad.scheduler.program import Step
 from distgrad.types import DType, Spec
 from distgrad.workers.kernels.scratch import several
-from distgrad.workers.native import windows, winograd
-from distgrad.workers.native.code import Array, Function, address, table
+from distgrad.workers.native.kernels import windows, winograd
+from distgrad.workers.native.kernels.code import Array, Function, address, table
 from distgrad.workers.thread_pool import ThreadPool
 
 #: Called with the inputs, then the result, which it fills and returns.
