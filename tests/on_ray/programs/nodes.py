@@ -19,7 +19,7 @@ ZONES = {"a": 1, "b": 1, "c": 2}
 
 
 def digests(address: str) -> dict[str, Any]:
-    with dg.Session("ray", address=address, granularity=1e-5, timeout=120) as session:
+    with dg.Session("ray", address=address, granularity=1e-6, timeout=120) as session:
         found, planner = training.digests(), session._planner
         assert planner.link is not None
         counts = {"nodes": len(planner.link.nodes), "workers": len(planner.cluster.workers)}
