@@ -32,8 +32,8 @@ import numpy as np
 from steps import bars, inputs, report, server, timing
 from steps.client import FRAMEWORKS, PYTHONS, ROOT, Client, NotAvailable
 
-#: Seconds between two turns: threads of BLAS and OpenMP keep spinning for about 30 ms after their work.
-PAUSE = 0.06
+#: Seconds between two turns: threads of BLAS, OpenMP and XLA keep spinning for up to 100 ms after their work.
+PAUSE = 0.15
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ class TaskMonitor:
             raise Stopped
 
     def divide(self, spent: Sequence[tuple[Step | None, float]]) -> None:
-        """A call has ended in which threads spent so many seconds with each of these steps."""
+        """A call has ended; the seconds that its threads spent with each of these steps."""
 
 
 class Clock(TaskMonitor):

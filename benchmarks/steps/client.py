@@ -27,6 +27,7 @@ class Framework(NamedTuple):
 
 FRAMEWORKS = {
     "distgrad": Framework("distgrad", "distgrad", "in_distgrad"),
+    "distgrad-watched": Framework("distgrad, recording; next process", "distgrad", "in_distgrad", "watched"),
     "distgrad-torch": Framework("distgrad, backend torch", "torch", "in_distgrad", "torch"),
     "numpy": Framework("NumPy: products or ufuncs alone", "distgrad", "in_numpy"),
     "jax": Framework("JAX jit", "jax", "in_jax"),

@@ -154,11 +154,16 @@ def training(loss: Callable[..., Any], params: Any) -> tuple[Any, Any]:
 
 # -- for the server ----------------------------------------------------------------------------------------------
 
+VARIANTS: dict[str, Callable[[], Any]] = {
+    "torch": lambda: dg.Session(backend="torch"),
+    "watched": lambda: dg.Session(trace=True, timeout=600),
+}
+
 
 def load(workload: str, variant: str, threads: int) -> Step:
     """The number of threads comes from the environment."""
     if variant:
-        dg.Session(backend=variant).__enter__()  # stays open as long as the process
+        VARIANTS[variant]().__enter__()  # stays open as long as the process
     params, data = inputs.make(workload)
     if workload in inputs.TRAINING:
         function, moments = training(gpt, params)
