@@ -107,7 +107,7 @@ def _side_by_side(out: Array, *xs: Array, axis: int) -> Pairs:
 
 
 def _stacked(out: Array, *xs: Array, axis: int) -> Pairs:
-    whole = (slice(None),) * axis
+    whole: tuple[Any, ...] = (slice(None),) * axis
     return [(out[(*whole, k, ...)], x) for k, x in enumerate(xs)]
 
 

@@ -102,8 +102,8 @@ class Bound:
         self._failed.clear()
         states: list[Any] = []
         self._region.pool.each(len(self._units), partial(self._work, table, monitor, states))
-        for part, sums in self._folded:
-            part.run.end([self._arrays[i] for i in part.arrays], [each.of_memory(memory) for each in sums])
+        for part, fused, sums in self._folded:
+            fused.end([self._arrays[i] for i in part.arrays], [each.of_memory(memory) for each in sums])
         return states
 
     def _check(self, part: Part) -> None:
@@ -175,7 +175,7 @@ class Bound:
         self._sums = len(self._arrays)
         self._folded, self._begun = _partial_sums(region.parts)
         self._arrays[self._sums] = self._begun
-        sums = {id(part): [view.offset for view in views] for part, views in self._folded}
+        sums = {id(part): [view.offset for view in views] for part, _, views in self._folded}
         rows: list[Row] = []
         self._units: list[tuple[int, int]] = []
         own = [(k, part) for k, part in enumerate(region.parts) if part.cut is None]
@@ -251,19 +251,21 @@ class _Sums(NamedTuple):
         return memory[self.offset : self.offset + nbytes].view(self.dtype).reshape(self.shape)
 
 
-def _partial_sums(parts: Sequence[Part]) -> tuple[list[tuple[Part, list[_Sums]]], Array]:
+def _partial_sums(parts: Sequence[Part]) -> tuple[list[tuple[Part, NativeBlocks, list[_Sums]]], Array]:
     """The parts with reductions over rows, with the places of their partial sums; and the memory as a run begins."""
-    found: list[tuple[Part, list[_Sums]]] = []
+    found: list[tuple[Part, NativeBlocks, list[_Sums]]] = []
     begun: list[tuple[_Sums, Array]] = []
     size = 0
     for part in parts:
-        made = part.run.begin() if isinstance(part.run, NativeBlocks) else []
-        first = len(begun)
-        for x in made:
-            begun.append((_Sums(size, x.shape, x.dtype), x))
+        if not isinstance(part.run, NativeBlocks):
+            continue
+        places = []
+        for x in part.run.begin():
+            places.append(_Sums(size, x.shape, x.dtype))
+            begun.append((places[-1], x))
             size += -(-x.nbytes // _LINE) * _LINE
-        if made:
-            found.append((part, [each for each, _ in begun[first:]]))
+        if places:
+            found.append((part, part.run, places))
     memory = np.zeros(size, _BYTE)
     for place, x in begun:
         place.of_memory(memory)[...] = x
@@ -281,7 +283,8 @@ def _multiplied(views: Sequence[View], arrays: Sequence[Array], k: int) -> Row |
     """The same for parts of the result and the operands."""
     if not all(np.may_share_memory(x, view.base) for view, x in zip(views, arrays, strict=True)):
         return None
-    return multiplied(*[view.like(x) for view, x in zip(views, arrays, strict=True)], k)
+    to, a, b = [view.like(x) for view, x in zip(views, arrays, strict=True)]
+    return multiplied(to, a, b, k)
 
 
 def _pairs(views: Sequence[View], step: Step | None) -> list[tuple[View, View]]:

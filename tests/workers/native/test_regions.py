@@ -32,7 +32,7 @@ def seen(i: int, x: Array, base: Array | None = None, moves: bool = False) -> Vi
 def run(rows: list[Row], arrays: list[Array], last: int | None = None) -> Any:
     """All rows, with arrays that move; the thread's state afterwards."""
     table = Table(rows, {})
-    table.move(arrays)
+    table.move(dict(enumerate(arrays)))
     state = (ctypes.c_int64 * (SPENT + 1))()
     state[NEXT], state[LAST] = 0, len(rows) if last is None else last
     assert region_code().run(table.address, ctypes.addressof(state), None) == 0
@@ -128,7 +128,7 @@ def test_arrays_that_move_are_found_where_they_are() -> None:
     table = Table([row], {})
     for start in (0, 10):
         x, out = np.arange(6.0) + start, np.zeros(3)
-        table.move([out, x])
+        table.move({0: out, 1: x})
         state = (ctypes.c_int64 * 3)(0, 1, 0)
         region_code().run(table.address, ctypes.addressof(state), None)
         assert out.tolist() == [start + 2, start + 3, start + 4]
@@ -145,7 +145,7 @@ def test_threads_that_are_stopped_call_no_row_more() -> None:
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 4)(second)
     at = ctypes.cast(function, ctypes.c_void_p).value or 0
     table = Table([Row(at, (), 0, (k, 0, 0, 0)) for k in range(5)], {})
-    table.move([])
+    table.move({})
     state = (ctypes.c_int64 * 3)(0, 5, 0)
     assert region_code().run(table.address, ctypes.addressof(state), None) == 0
     assert called == [0, 1]
@@ -156,7 +156,7 @@ def test_after_a_slice_of_time_python_is_back_and_goes_on() -> None:
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 4)(lambda *_: time.sleep(0.015))
     at = ctypes.cast(function, ctypes.c_void_p).value or 0
     table = Table([Row(at, (), 0)] * 5, {})
-    table.move([])
+    table.move({})
     state = (ctypes.c_int64 * 3)(0, 5, 0)
     pauses = 0
     while region_code().run(table.address, ctypes.addressof(state), None):

@@ -10,9 +10,11 @@ run         the loop over the rows of a table, which keeps the time of each
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -51,6 +53,7 @@ FUNCTION, FIELDS, NUMBERS, SCRATCH, TIMED, ROW_WORDS = 0, 1, 2, 6, 7, 8
 #: Words of a thread's state: its next row, the one to stop before, and then the nanoseconds of each step.
 NEXT, LAST, SPENT = range(3)
 
+_ASK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)  # without the GIL
 
 
@@ -67,10 +70,17 @@ class RegionCode:
 region_code = once(RegionCode)
 
 
-def clock() -> tuple[int, int]:
-    """The address of the system's clock, and which of its clocks `time.perf_counter` reads."""
-    function = getattr(ctypes.CDLL(None), "clock_gettime", None)
-    return ctypes.cast(function, ctypes.c_void_p).value or 0, time.CLOCK_MONOTONIC
+@cache
+def clock() -> tuple[Any, int]:
+    """A function that writes seconds and nanoseconds, and what to ask it for: the clock of `time.perf_counter`."""
+    if sys.platform == "win32":
+        return _ASK(_ask_python), 0
+    return ctypes.CDLL(None).clock_gettime, time.CLOCK_MONOTONIC
+
+
+def _ask_python(_: int, at: Any) -> int:
+    at[0], at[1] = divmod(time.perf_counter_ns(), 10**9)
+    return 0
 
 
 def _products() -> list[str]:

@@ -6,7 +6,8 @@ to call are written before each call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,14 @@ class Row(NamedTuple):
     step: int
     numbers: tuple[int, int, int, int] = (0, 0, 0, 0)
     scratch: int = -1
+
+
+class Moving(NamedTuple):
+    """Where a table has the address of an array that moves: the words, and the bytes after the address for each."""
+
+    array: int
+    words: Array
+    offsets: Array
 
 
 class View(NamedTuple):
@@ -71,8 +80,9 @@ class Table:
             at += len(row.fields)
         words = self.words = np.zeros(at, _WORD)
         self.address = address(words)
-        function, which = clock()
-        words[:head] = [0, self._word(head), SLICE_NANOSECONDS, function, which]
+        tells_time, which = clock()
+        time_at = ctypes.cast(tells_time, ctypes.c_void_p).value
+        words[:head] = [0, self._word(head), SLICE_NANOSECONDS, time_at, which]
         #: For each array that moves: the words that hold its address, and the bytes after it.
         moving: dict[int, list[tuple[int, int]]] = {}
         for i, (row, begin) in enumerate(zip(rows, begins, strict=True)):
@@ -86,17 +96,17 @@ class Table:
                     words[k] = addresses[field.array] + field.offset
                 else:
                     moving.setdefault(field.array, []).append((k, field.offset))
-        self._moving = [(array, *map(np.array, zip(*places, strict=True))) for array, places in moving.items()]
+        self._moving = [Moving(i, *np.array(places, _WORD).transpose()) for i, places in moving.items()]
 
     def _word(self, i: int) -> int:
         """The address of a word."""
         return self.address + i * _WORD.itemsize
 
-    def move(self, arrays: Sequence[Array]) -> None:
+    def move(self, arrays: Mapping[int, Array]) -> None:
         """Write the addresses of the arrays that moved, and let threads begin."""
         self.words[STOP] = 0
-        for array, at, offsets in self._moving:
-            self.words[at] = address(arrays[array]) + offsets
+        for each in self._moving:
+            self.words[each.words] = address(arrays[each.array]) + each.offsets
 
     def stop(self) -> None:
         """Threads end before their next rows."""
@@ -113,10 +123,12 @@ def multiplied(c: View, a: View, b: View, step: int) -> Row | None:
     if function is None or not x.dtype == y.dtype == z.dtype or min(x.ndim, y.ndim) < 2:
         return None
     (m, k), n = x.shape[-2:], y.shape[-1]
-    orders = [_order(x), _order(y), _order(z)]
-    if min(m, k, n) < 2 or None in orders or orders[2] != (PLAIN, orders[2][1]) or 0 in z.shape:  # type: ignore[index]
+    orders = [order for order in (_order(x), _order(y), _order(z)) if order is not None]
+    if min(m, k, n) < 2 or 0 in z.shape or len(orders) < 3:
         return None
-    (a_order, a_row), (b_order, b_row), (_, c_row) = orders  # type: ignore[misc]
+    (a_order, a_row), (b_order, b_row), (c_order, c_row) = orders
+    if c_order != PLAIN:
+        return None
     if a_order != b_order and _may_be_its_own_transpose(a, b):
         return None
     loops = _loops(z.shape[:-2], [_batch_strides(w, z.ndim) for w in (x, y, z)], 2)
