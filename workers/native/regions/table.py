@@ -81,7 +81,7 @@ class Table:
         words = self.words = np.zeros(at, _WORD)
         self.address = address(words)
         tells_time, which = clock()
-        time_at = ctypes.cast(tells_time, ctypes.c_void_p).value
+        time_at = ctypes.cast(tells_time, ctypes.c_void_p).value or 0
         words[:head] = [0, self._word(head), SLICE_NANOSECONDS, time_at, which]
         #: For each array that moves: the words that hold its address, and the bytes after it.
         moving: dict[int, list[tuple[int, int]]] = {}
