@@ -61,7 +61,7 @@ TIME = (
     Bar("gpt", "distgrad-torch", ("torch",), 1.0),
     Bar("conv", "distgrad-torch", ("torch",), 1.0),
 )
-#: Not `small` and `call`: their arrays have 64 bytes, so resident memory there is code.
+#: Not `small` and `call`: their arrays have 64 bytes, so memory there is code.
 LARGE = ("mlp", "gpt", "gpt-numpy", "elementwise", "conv")
 MEMORY = (
     *(Bar(workload, "distgrad", PEERS, 1.2) for workload in LARGE),

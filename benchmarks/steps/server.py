@@ -28,12 +28,12 @@ class Server:
     def load(self, workload: str, save: str) -> dict[str, Any]:
         """Make the inputs, run the first step and write its results to the file `save`; then measure memory."""
         self.framework.warm()
-        bare = timing.resident("VmRSS")
+        bare = timing.resident()
         self.step = self.framework.load(workload, self.variant, self.threads)
-        empty = timing.resident("VmRSS")
+        empty = timing.resident()
         start = time.perf_counter()
         self.step.prepare()
-        ready = timing.resident("VmRSS")
+        ready = timing.resident()
         made = self.step.run()
         first = time.perf_counter() - start
         np.savez(save, *self.step.arrays(made))

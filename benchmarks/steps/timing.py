@@ -65,13 +65,15 @@ def _ticks() -> tuple[int, int] | None:
     return sum(counts), counts[3] + counts[4]
 
 
-def resident(field: str) -> int | None:
-    """Bytes: VmRSS now, VmHWM at most since `forget_peak`; None where /proc does not say."""
+def resident(field: str = "VmRSS") -> int | None:
+    """Bytes of memory without those of files, which are the code of libraries and shared with other processes: VmRSS
+    now, VmHWM at most since `forget_peak`; None where /proc does not say."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field + ":")), None)
+    found = {line.split(":")[0]: line.split()[1] for line in lines if line.endswith("kB")}
+    return int(found[field]) * 1024 - int(found["RssFile"]) * 1024 if {field, "RssFile"} <= found.keys() else None
 
 
 def forget_peak() -> bool:
