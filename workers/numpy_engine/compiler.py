@@ -7,16 +7,18 @@ them, and of constants, are made before the first run. Results that leave the ta
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from distgrad.registry import OPS, View, view_of
 from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
 from distgrad.scheduler.cost.layout import Layout
+from distgrad.scheduler.cost.memory import value_bytes
 from distgrad.scheduler.passes.fuse import alone
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
@@ -28,6 +30,9 @@ from distgrad.workers.numpy_engine.into import INTO
 from distgrad.workers.numpy_engine.stretches import Stretch, stretches
 from distgrad.workers.numpy_engine.together import Part, Together
 from distgrad.workers.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from distgrad.workers.native.small import SmallSteps
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,12 +74,16 @@ class Compiler:
         self._fresh: dict[int, list[int]] = {}  # roots that every run allocates: their slots and those of their views
         self._stretches: list[_Under] = []
         self._stretch: _Under | None = None
+        self._bytes = value_bytes(types)
+        self._small_steps = _small_steps(types) if native else None
         steps, self._fused_runs = self._with_native_groups(steps)
         self._end = len(steps)
-        steps, found = stretches(steps, types, self._last_uses(steps), pool.size, self._fused_runs)
+        self._last = self._last_uses(steps)
+        given, (steps, found) = steps, stretches(steps, types, self._last, pool.size, self._fused_runs)
+        if not all(map(operator.is_, given, steps)):
+            self._last = self._last_uses(steps)
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
-        self._last = self._last_uses(steps)
         self._dying: dict[int, list[int]] = {}  # the values whose memory each step is the last to see
         for v, i in self._last.items():
             self._dying.setdefault(i, []).append(v)
@@ -109,11 +118,13 @@ class Compiler:
 
     def _walked(self, calls: list[TapeCall]) -> list[TapeCall]:
         """The same calls, with small native steps in a row as one."""
-        from distgrad.workers.native.small import is_native, walked
+        from distgrad.workers.native.small import Known, is_native, walked
 
-        static = {slot for slot, _ in self.fixed}
-        static.update([place.slot for place in self.places], [view.out for view in self.views])
-        made, binds = walked(calls, static, self._new_slot)
+        places = {place.slot: place.offset for place in self.places}
+        static = {slot for slot, _ in self.fixed}.union([view.out for view in self.views])
+        memory = self._new_slot()
+        made, binds = walked(calls, Known(places, static, memory), self._new_slot)
+        self.places.append(Place(memory, 0, Spec((self.layout.size,), np.dtype(np.uint8))))
         self.views += binds
         self.all_native = all(map(is_native, made))
         return made
@@ -193,13 +204,15 @@ class Compiler:
         """The last step that sees the memory of each value, counting what may become a view of it as one."""
         root: dict[int, int] = {}
         last: dict[int, int] = {}
+        views = {op_type: view_of(op_type) is not None for op_type in {step.type for step in steps}}
         for i, step in enumerate(steps):
-            for k, v in enumerate(step.outputs):
-                source = _seen(step, k)
-                if source is not None:
+            if views[step.type]:
+                for k, v in enumerate(step.outputs):
+                    source = _seen(step, k)
+                    assert source is not None
                     root[v] = root.get(source, source)
-                last[root.get(v, v)] = i
-            for v in step.inputs:
+                    last[root[v]] = i
+            for v in (*step.outputs, *step.inputs):
                 last[root.get(v, v)] = i
         for v in self._gives:
             last[root.get(v, v)] = self._end
@@ -211,13 +224,12 @@ class Compiler:
         """Free the values that the steps from `start` to `stop` use last."""
         for v in [v for i in range(start, stop) for v in self._dying.pop(i, ()) if self._root[v] == v]:
             if v in self._offset:
-                self.layout.give(self._offset.pop(v), self._nbytes(v))
+                self.layout.give(self._offset.pop(v), self._bytes[v])
             elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
                 self.calls += [TapeCall(nothing, (), slot, None) for slot in self._fresh.pop(v)]
 
     def _nbytes(self, v: int) -> int:
-        spec = self._types[v]
-        return spec.dtype.itemsize * math.prod(spec.shape)
+        return self._bytes[v]
 
     def _slot(self, v: int) -> int:
         self.slots[v] = self._new_slot()
@@ -353,13 +365,18 @@ class Compiler:
 
     def _small(self, i: int, step: Step) -> bool:
         """Add an elementwise step as native code; False if it cannot run so, or is a sum of several."""
-        (v,) = step.outputs
-        is_sum = step.type == "AddN" and len(step.inputs) > 2
-        run = _native_step(step, self._types) if self._native and not is_sum else None
+        if self._small_steps is None or (step.type == "AddN" and len(step.inputs) > 2):
+            return False
+        run = self._small_steps.of(step)
         if run is None:
             return False
+        (v,) = step.outputs
         out = self._out(i, step, v, step.inputs)
-        self._call(run, (*step.inputs, v), out, step, in_order=True)
+        if self._stretch is None and self._strides.keys().isdisjoint(step.inputs):
+            slots = self.slots
+            self.calls.append(TapeCall(run, (*[slots[u] for u in step.inputs], out), out, step))
+        else:
+            self._call(run, (*step.inputs, v), out, step, in_order=True)
         return True
 
     def _large(self, i: int, step: Step) -> bool:
@@ -403,7 +420,7 @@ class Compiler:
         """What adds two terms of a sum: native code takes contiguous ones."""
         two = replace(step, inputs=step.inputs[:2])
         contiguous = self._native and self._strides.keys().isdisjoint(step.inputs)
-        return (_native_step(two, self._types) if contiguous else None) or np.add
+        return (self._small_steps.of(two) if contiguous and self._small_steps is not None else None) or np.add
 
     def _fused(self, i: int, step: Step) -> None:
         run = self._fused_runs[step.outputs[0]]
@@ -457,9 +474,10 @@ class Compiler:
         if v in self._homes:
             return self._row_of(v, *self._homes[v])
         for u in overwritable:
-            alone = sum(self._root[w] == u for w in set(step.inputs)) == 1
-            fits = self._last[u] == i and self._types[u] == self._types[v]
-            if u in self._offset and alone and fits and (self._stretch is None or self._stretch.has_alone(u)):
+            if u not in self._offset or self._last[u] != i or self._types[u] != self._types[v]:
+                continue
+            alone = sum([self._root[w] == u for w in set(step.inputs)]) == 1
+            if alone and (self._stretch is None or self._stretch.has_alone(u)):
                 return self._offset.pop(u)
         return self.layout.take(self._nbytes(v))
 
@@ -485,11 +503,11 @@ def _native_group(step: Step, types: Sequence[Spec], pool: ThreadPool) -> FusedR
     return native_blocks(step, types, pool)
 
 
-def _native_step(step: Step, types: Sequence[Spec]) -> Callable[..., Any] | None:
-    """An elementwise step as native code; None where there is no rule for it."""
-    from distgrad.workers.native.small import small_step
+def _small_steps(types: Sequence[Spec]) -> SmallSteps:
+    """Elementwise steps as native code."""
+    from distgrad.workers.native.small import SmallSteps
 
-    return small_step(step, types)
+    return SmallSteps(types)
 
 
 def _native_run(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Callable[..., Any] | None:
