@@ -33,7 +33,7 @@ def _update_infer(base: Typed, value: Typed, *arrays: Typed, index: tuple[Any, .
     return base.shape, base.dtype
 
 
-_update = define("Update", _update_infer, kind=Kind.SCATTER)
+_update = define("Update", _update_infer, kind=Kind.SCATTER, updates=True)
 
 
 def update(x: Any, key: Any, value: Any, mode: str = "set", name: str | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group, reduces_rows
 from distgrad.scheduler.cost.layout import Layout
 from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
 from distgrad.scheduler.execution import NATIVE, Execution
+from distgrad.scheduler.overwriting import overwriting, updates
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
 from distgrad.types import Spec
 
@@ -30,7 +31,9 @@ STEP_BYTES = 7 << 8
 def is_placed(op_type: str) -> bool:
     """Whether results of this op type are computed into the arena. Others, such as those of user-defined ops, are
     separate arrays."""
-    return op_type in (FUSED, "MatMul") or kind_of(op_type) in (Kind.ELEMENTWISE, Kind.LAYOUT, Kind.CONVOLUTION)
+    if op_type in (FUSED, "MatMul") or updates(op_type):
+        return True
+    return kind_of(op_type) in (Kind.ELEMENTWISE, Kind.LAYOUT, Kind.CONVOLUTION)
 
 
 class Footprint(NamedTuple):
@@ -84,7 +87,7 @@ def _in_arena(
     cpus: int,
     stays: Sequence[int],
 ) -> Footprint:
-    liveness = Liveness(steps, nbytes, types, gives)
+    liveness = Liveness(steps, nbytes, types, gives, overwriting(steps, nbytes, gives))
     leaves = {liveness.buffer.get(v) for v in set(gives) - set(stays)}
     arena, arrays = _Lives(liveness, {v for v in stays if v not in leaves}).run()
     return Footprint(arena, arrays, _Scratch(types, cpus).of(steps), _code_bytes(steps))

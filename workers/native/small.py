@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgrad.errors import UNKNOWN
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
@@ -44,6 +45,14 @@ class SmallSteps:
         if step.attrs:
             key = *key, repr(sorted(step.attrs.items())) if step.type in RULES else ""
         if key not in self._known:
+            self._known[key] = small_step(step, self._types)
+        return self._known[key]
+
+    def copy(self, v: int) -> SmallStep | None:
+        """What copies a value to an array of the same type."""
+        key = self._numbers[v]
+        if key not in self._known:
+            step = Step("Cast", (v,), (v,), {"dtype": self._types[v].dtype}, (), UNKNOWN, "copy")
             self._known[key] = small_step(step, self._types)
         return self._known[key]
 
@@ -94,6 +103,8 @@ class Known(NamedTuple):
     places: Mapping[int, int]
     #: Those of arrays that an arena has for good, such as constants and views.
     static: Collection[int]
+    #: Those of views that each run makes, which reads no elements.
+    views: Collection[int]
     #: That of the arena's memory.
     memory: int
 
@@ -123,7 +134,7 @@ def walked(
             row.append(call)
         elif row and call.run is nothing:
             later.append(call)
-        elif row and not call.args:  # an array for a result: it may be made earlier
+        elif row and (not call.args or call.out in known.views):  # an array for a result: it may be made earlier
             made.append(call)
         else:
             end()

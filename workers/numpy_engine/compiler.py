@@ -19,6 +19,7 @@ from distgrad.registry import OPS, View, view_of
 from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
 from distgrad.scheduler.cost.layout import Layout
 from distgrad.scheduler.cost.memory import value_bytes
+from distgrad.scheduler.overwriting import overwriting, updates
 from distgrad.scheduler.passes.fuse import alone
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
@@ -29,6 +30,7 @@ from distgrad.workers.numpy_engine.destinations import contiguous, destinations,
 from distgrad.workers.numpy_engine.into import INTO
 from distgrad.workers.numpy_engine.stretches import Stretch, stretches
 from distgrad.workers.numpy_engine.together import Part, Together
+from distgrad.workers.numpy_engine.updating import part_offset, update_in_place
 from distgrad.workers.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ class Compiler:
         self._root: dict[int, int] = {}  # value -> the value whose memory it sees
         self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
         self._offset: dict[int, int] = {}  # roots in the arena
+        self._where: dict[int, int] = {}  # values in the arena that are contiguous
+        self._looks: set[int] = set()  # slots of views that every run makes
         self._fresh: dict[int, list[int]] = {}  # roots that every run allocates: their slots and those of their views
         self._stretches: list[_Under] = []
         self._stretch: _Under | None = None
@@ -78,10 +82,14 @@ class Compiler:
         self._small_steps = _small_steps(types) if native else None
         steps, self._fused_runs = self._with_native_groups(steps)
         self._end = len(steps)
+        self._overwriting = overwriting(steps, self._bytes, gives)
         self._last = self._last_uses(steps)
-        given, (steps, found) = steps, stretches(steps, types, self._last, pool.size, self._fused_runs)
-        if not all(map(operator.is_, given, steps)):
-            self._last = self._last_uses(steps)
+        found: list[Stretch] = []
+        if not self._overwriting.in_place:  # what overwrites an array stays behind all that read it
+            given, (steps, found) = steps, stretches(steps, types, self._last, pool.size, self._fused_runs)
+            if not all(map(operator.is_, given, steps)):
+                self._overwriting = overwriting(steps, self._bytes, gives)
+                self._last = self._last_uses(steps)
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
         self._dying: dict[int, list[int]] = {}  # the values whose memory each step is the last to see
@@ -123,7 +131,7 @@ class Compiler:
         places = {place.slot: place.offset for place in self.places}
         static = {slot for slot, _ in self.fixed}.union([view.out for view in self.views])
         memory = self._new_slot()
-        made, binds = walked(calls, Known(places, static, memory), self._new_slot)
+        made, binds = walked(calls, Known(places, static, self._looks, memory), self._new_slot)
         self.places.append(Place(memory, 0, Spec((self.layout.size,), np.dtype(np.uint8))))
         self.views += binds
         self.all_native = all(map(is_native, made))
@@ -204,14 +212,14 @@ class Compiler:
         """The last step that sees the memory of each value, counting what may become a view of it as one."""
         root: dict[int, int] = {}
         last: dict[int, int] = {}
-        views = {op_type: view_of(op_type) is not None for op_type in {step.type for step in steps}}
+        sees = {each: view_of(each) is not None or updates(each) for each in {step.type for step in steps}}
         for i, step in enumerate(steps):
-            if views[step.type]:
+            if sees[step.type]:
                 for k, v in enumerate(step.outputs):
-                    source = _seen(step, k)
-                    assert source is not None
-                    root[v] = root.get(source, source)
-                    last[root[v]] = i
+                    source = self._overwriting.source(step, k)
+                    if source is not None:
+                        root[v] = root.get(source, source)
+                        last[root[v]] = i
             for v in (*step.outputs, *step.inputs):
                 last[root.get(v, v)] = i
         for v in self._gives:
@@ -248,6 +256,10 @@ class Compiler:
             self._fused(i, step)
         elif step.outputs and step.outputs[0] in self._early:
             self._copy_rest(step)
+        elif step.outputs and step.outputs[0] in self._overwriting.copied:
+            self._copy_of_view(i, step)
+        elif updates(step.type):
+            self._update(i, step)
         elif not (self._is_view(step) and self._view(step)) and not self._into(i, step):
             self._kernel(step)
 
@@ -311,6 +323,8 @@ class Compiler:
     def _view(self, step: Step) -> bool:
         """Made once where the memory is the arena's or a constant's, else in every run. Not at all where NumPy makes a
         number of what has no axes, because that is a copy."""
+        if self._part(step) is not None:
+            return True
         kernel = partial(KERNELS[step.type], np, **step.attrs)
         static = all(v in self._static for v in step.inputs)
         seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
@@ -336,11 +350,85 @@ class Compiler:
                 self._static.add(v)
         return True
 
+    def _part(self, step: Step) -> int | None:
+        """The slot of a part of a value in the arena that is contiguous like the value; None for any other view."""
+        source, (v, *others) = step.inputs[0], step.outputs
+        if "index" not in step.attrs or source not in self._where or others:
+            return None
+        return self._part_of(source, step.attrs["index"], v)
+
+    def _part_of(self, source: int, index: Any, v: int | None, like: int | None = None) -> int | None:
+        """The same for x[index]: `v` is the value that it is, if it is one, else it has the type of `like`."""
+        at = part_offset(index, self._types[source])
+        if at is None:
+            return None
+        slot = self._new_slot() if v is None else self._slot(v)
+        self.places.append(Place(slot, self._where[source] + at, self._types[like if v is None else v]))
+        if v is not None:
+            self._root[v] = self._root[source]
+            self._where[v] = self._where[source] + at
+            self._static.add(v)
+        return slot
+
     def _look(self, views: Sequence[TapeCall], static: bool) -> None:
         if static:
             self.views += views
         else:
+            self._looks.update([call.out for call in views])
             self._first(views)
+
+    # -- updates -------------------------------------------------------------------------------------------------
+
+    def _update(self, i: int, step: Step) -> None:
+        """In place, or in a copy of the array."""
+        (v,), base = step.outputs, step.inputs[0]
+        if v in self._overwriting.in_place:
+            self.slots[v], self._root[v] = self.slots[base], self._root[base]
+            if base in self._static:
+                self._static.add(v)
+            if base in self._where:
+                self._where[v] = self._where[base]
+        else:
+            out = self._out(i, step, v, ())
+            self.calls.append(TapeCall(copied, (out, self.slots[base]), out, step))
+        if not self._native_update(step):
+            args = (v, *step.inputs[1:])
+            run = update_in_place(step.type, step.attrs)
+            self.calls.append(TapeCall(run, tuple([self.slots[u] for u in args]), self.slots[v], step))
+
+    def _native_update(self, step: Step) -> bool:
+        """Set or add to a contiguous part in the arena as native code; False if it cannot run so."""
+        (v,), value, mode = step.outputs, step.inputs[1], step.attrs.get("mode")
+        if self._small_steps is None or len(step.inputs) > 2 or v not in self._where or value in self._strides:
+            return False
+        if mode == "set":
+            run = self._small_steps.copy(value)
+        elif mode == "add":
+            run = self._small_steps.of(replace(step, type="Add", inputs=(value, value), outputs=(value,), attrs={}))
+        else:
+            run = None
+        at = None if run is None else self._part_of(v, step.attrs["index"], None, value)
+        if run is None or at is None:
+            return False
+        before = (at,) if mode == "add" else ()
+        self.calls.append(TapeCall(run, (*before, self.slots[value], at), at, step))
+        return True
+
+    def _copy_of_view(self, i: int, step: Step) -> None:
+        """A view of what is overwritten before its last use."""
+        (v,), source = step.outputs, step.inputs[0]
+        run = None if self._small_steps is None else self._small_steps.copy(v)
+        at = None
+        if run is not None and "index" in step.attrs and source in self._where:
+            at = self._part_of(source, step.attrs["index"], None, v)
+        if run is None or at is None:
+            at, view = self._new_slot(), partial(KERNELS[step.type], np, **step.attrs)
+            self._look([TapeCall(view, (self.slots[source],), at, step)], source in self._static)
+            run = None
+        out = self._out(i, step, v, ())
+        self.calls.append(
+            TapeCall(copied, (out, at), out, step) if run is None else TapeCall(run, (at, out), out, step)
+        )
 
     def _into(self, i: int, step: Step) -> bool:
         """Add a step that is computed into its place; False if its kernel allocates."""
@@ -439,7 +527,7 @@ class Compiler:
             empty = np.empty if self._nbytes(v) < MIN_BUFFER_BYTES else RESULT_BUFFERS.empty
             self._first([TapeCall(partial(empty, spec.shape, spec.dtype), (), slot, step)])
             return slot
-        self._offset[v] = self._place(i, step, v, overwritable)
+        self._offset[v] = self._where[v] = self._place(i, step, v, overwritable)
         self._static.add(v)
         self.places.append(Place(slot, self._offset[v], spec))
         return slot
