@@ -100,11 +100,12 @@ class Liveness:
         buffer, last = self.buffer, self.last
         strided: set[int] = set()
         in_place, copied = self.overwriting.in_place, self.overwriting.copied
+        views = {op_type: view_of(op_type) for op_type in {step.type for step in self.steps}}
         for k, step in enumerate(self.steps):
             for v in step.inputs:
                 if v in buffer:
                     last[buffer[v]] = k
-            view = view_of(step.type)
+            view = views[step.type]
             if (
                 view is not None
                 and not (view is View.FLAT and step.inputs[0] in strided)
@@ -126,6 +127,13 @@ class Liveness:
                 self.buffer[v] = self.buffer[seen]
             if view in (View.STRIDED, View.PART) or seen in strided:
                 strided.add(v)
+
+    def ends(self) -> dict[int, list[int]]:
+        """The buffers that each step is the last to use."""
+        ends: dict[int, list[int]] = {}
+        for b, k in self.last.items():
+            ends.setdefault(k, []).append(b)
+        return ends
 
     def run(self, stop: int = -1) -> tuple[int, int, dict[int, int]]:
         """The peak in bytes, the position of its step, and the buffers live at the end, or during step `stop`."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distgrad.registry import OPS, View, view_of
+from distgrad.registry import OPS, Kind, View, kind_of, view_of
 from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
 from distgrad.scheduler.cost.layout import Layout
 from distgrad.scheduler.cost.memory import value_bytes
@@ -80,6 +80,7 @@ class Compiler:
         self._stretch: _Under | None = None
         self._bytes = value_bytes(types)
         self._small_steps = _small_steps(types) if native else None
+        self._small_types = _small_types({step.type for step in steps})
         steps, self._fused_runs = self._with_native_groups(steps)
         self._end = len(steps)
         self._overwriting = overwriting(steps, self._bytes, gives)
@@ -230,6 +231,8 @@ class Compiler:
 
     def _let_go(self, start: int, stop: int) -> None:
         """Free the values that the steps from `start` to `stop` use last."""
+        if stop == start + 1 and start not in self._dying:
+            return
         for v in [v for i in range(start, stop) for v in self._dying.pop(i, ()) if self._root[v] == v]:
             if v in self._offset:
                 self.layout.give(self._offset.pop(v), self._bytes[v])
@@ -250,6 +253,8 @@ class Compiler:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _add(self, i: int, step: Step) -> None:
+        if self._small_steps is not None and step.type in self._small_types and self._small(i, step):
+            return
         if step.type == "Const":
             self._constant(step)
         elif step.type == FUSED:
@@ -434,7 +439,7 @@ class Compiler:
         """Add a step that is computed into its place; False if its kernel allocates."""
         if len(step.outputs) != 1 or OPS[step.type].kernel is not None:
             return False
-        if self._small(i, step) or self._large(i, step):
+        if self._large(i, step):
             return True
         entry, (v,) = INTO.get(step.type), step.outputs
         if entry is None:
@@ -453,18 +458,18 @@ class Compiler:
 
     def _small(self, i: int, step: Step) -> bool:
         """Add an elementwise step as native code; False if it cannot run so, or is a sum of several."""
-        if self._small_steps is None or (step.type == "AddN" and len(step.inputs) > 2):
-            return False
-        run = self._small_steps.of(step)
+        assert self._small_steps is not None
+        inputs = step.inputs
+        run = None if step.type == "AddN" and len(inputs) > 2 else self._small_steps.of(step)
         if run is None:
             return False
-        (v,) = step.outputs
-        out = self._out(i, step, v, step.inputs)
-        if self._stretch is None and self._strides.keys().isdisjoint(step.inputs):
+        v = step.outputs[0]
+        out = self._out(i, step, v, inputs)
+        if self._stretch is None and self._strides.keys().isdisjoint(inputs):
             slots = self.slots
-            self.calls.append(TapeCall(run, (*[slots[u] for u in step.inputs], out), out, step))
+            self.calls.append(TapeCall(run, (*[slots[u] for u in inputs], out), out, step))
         else:
-            self._call(run, (*step.inputs, v), out, step, in_order=True)
+            self._call(run, (*inputs, v), out, step, in_order=True)
         return True
 
     def _large(self, i: int, step: Step) -> bool:
@@ -502,7 +507,10 @@ class Compiler:
         add = self._addition(step)
         self._call(add, (first, second, v), out, step)
         for u in others:
-            self._call(add, (v, u, v), out, step)
+            if u in self._strides or self._stretch is not None:
+                self._call(add, (v, u, v), out, step)
+            else:
+                self.calls.append(TapeCall(add, (out, self.slots[u], out), out, step))
 
     def _addition(self, step: Step) -> Callable[..., Any]:
         """What adds two terms of a sum: native code takes contiguous ones."""
@@ -521,8 +529,8 @@ class Compiler:
         """The slot of a result, with an array in it: of the arena, or a new one where it leaves the task."""
         if v in self._targets:
             return self._at_target(i, step, v)
-        slot, spec = self._slot(v), self._types[v]
-        self._root[v] = v
+        slot, spec = self.count, self._types[v]
+        self.count, self.slots[v], self._root[v] = slot + 1, slot, v
         if v in self._leaves:
             empty = np.empty if self._nbytes(v) < MIN_BUFFER_BYTES else RESULT_BUFFERS.empty
             self._first([TapeCall(partial(empty, spec.shape, spec.dtype), (), slot, step)])
@@ -589,6 +597,11 @@ def _native_group(step: Step, types: Sequence[Spec], pool: ThreadPool) -> FusedR
     from distgrad.workers.native.blocks import native_blocks  # late: llvmlite is large
 
     return native_blocks(step, types, pool)
+
+
+def _small_types(op_types: Collection[str]) -> frozenset[str]:
+    """Those of elementwise built-in ops."""
+    return frozenset([each for each in op_types if kind_of(each) is Kind.ELEMENTWISE and OPS[each].kernel is None])
 
 
 def _small_steps(types: Sequence[Spec]) -> SmallSteps:
