@@ -156,8 +156,10 @@ class _Lives:
     def _place(self, k: int, step: Step, v: int) -> None:
         """In the place of an input that the result overwrites because its last use is here, or in one of its own."""
         liveness, placed = self.liveness, self._placed
-        for u in overwritable(step, v, liveness.types):
-            if u in placed and liveness.last[u] == k and liveness.types[u] == liveness.types[v]:
+        for u in step.inputs:
+            if u not in placed or liveness.last[u] != k or liveness.types[u] != liveness.types[v]:
+                continue
+            if u in overwritable(step, v, liveness.types):
                 placed[v] = placed.pop(u)
                 return
         placed[v] = self._layout.take(liveness.nbytes[v])

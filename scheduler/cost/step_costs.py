@@ -58,6 +58,7 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
     numbers: dict[Spec, int] = {}
     number = [numbers.setdefault(spec, len(numbers)) for spec in types]
     known: dict[Any, Cost] = {}
+    allocated = {op_type: _is_allocated(op_type) for op_type in {step.type for step in program.steps}}
     reads = {op_type: bool(rule_of(op_type).reads) for op_type in {step.type for step in program.steps} - {FUSED, CALL}}
     for step in program.steps:
         if step.type == CALL:
@@ -72,7 +73,7 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
         else:  # equal for all steps of this type on values of these types
             key = step.type, step.device, *[number[v] for v in step.inputs], *[number[v] for v in step.outputs]
             cost = known.get(key) or known.setdefault(key, model.cost(step, types))
-        if model.execution.has_arena and _is_allocated(step.type):
+        if allocated[step.type] and model.execution.has_arena:
             cost = model.on_fresh(cost, [types[v] for v in step.outputs])
         elif not wanted.isdisjoint(step.outputs):
             cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
