@@ -106,6 +106,17 @@ def test_memory_grows_with_what_is_assigned(build: Callable[[int], Build]) -> No
     assert bytes_of[100] / bytes_of[50] < 2.2
 
 
+def test_time_is_predicted_by_what_is_assigned() -> None:
+    def seconds(n: int) -> float:
+        step = dg.function(lambda x: update(update(x * 2.0, 1, 5.0), 2, 3.0))
+        return (
+            step.plan(np.ones(n)).predictions.seconds
+            - dg.function(lambda x: x * 2.0).plan(np.ones(n)).predictions.seconds
+        )
+
+    assert seconds(1_000_000) < 2 * seconds(1_000)
+
+
 def test_an_old_version_that_is_read_later_is_copied() -> None:
     def build(x: Any) -> Sequence[Any]:
         y = dg.square(x)
