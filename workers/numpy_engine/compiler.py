@@ -360,19 +360,19 @@ class Compiler:
         source, (v, *others) = step.inputs[0], step.outputs
         if "index" not in step.attrs or source not in self._where or others:
             return None
-        return self._part_of(source, step.attrs["index"], v)
+        slot = self._part_of(source, step.attrs["index"], v)
+        if slot is not None:
+            self.slots[v], self._root[v], self._where[v] = slot, self._root[source], self.places[-1].offset
+            self._static.add(v)
+        return slot
 
-    def _part_of(self, source: int, index: Any, v: int | None, like: int | None = None) -> int | None:
-        """The same for x[index]: `v` is the value that it is, if it is one, else it has the type of `like`."""
+    def _part_of(self, source: int, index: Any, like: int) -> int | None:
+        """The same for x[index], which has the type of `like`."""
         at = part_offset(index, self._types[source])
         if at is None:
             return None
-        slot = self._new_slot() if v is None else self._slot(v)
-        self.places.append(Place(slot, self._where[source] + at, self._types[like if v is None else v]))
-        if v is not None:
-            self._root[v] = self._root[source]
-            self._where[v] = self._where[source] + at
-            self._static.add(v)
+        slot = self._new_slot()
+        self.places.append(Place(slot, self._where[source] + at, self._types[like]))
         return slot
 
     def _look(self, views: Sequence[TapeCall], static: bool) -> None:
@@ -412,7 +412,7 @@ class Compiler:
             run = self._small_steps.of(replace(step, type="Add", inputs=(value, value), outputs=(value,), attrs={}))
         else:
             run = None
-        at = None if run is None else self._part_of(v, step.attrs["index"], None, value)
+        at = None if run is None else self._part_of(v, step.attrs["index"], value)
         if run is None or at is None:
             return False
         before = (at,) if mode == "add" else ()
@@ -425,7 +425,7 @@ class Compiler:
         run = None if self._small_steps is None else self._small_steps.copy(v)
         at = None
         if run is not None and "index" in step.attrs and source in self._where:
-            at = self._part_of(source, step.attrs["index"], None, v)
+            at = self._part_of(source, step.attrs["index"], v)
         if run is None or at is None:
             at, view = self._new_slot(), partial(KERNELS[step.type], np, **step.attrs)
             self._look([TapeCall(view, (self.slots[source],), at, step)], source in self._static)
