@@ -1,8 +1,8 @@
-"""Helpers for tests of the NumPy engine: tiny blocks, the reference executor, and bitwise comparison."""
+"""Helpers for tests of the NumPy engine: orders of work, tiny blocks, the reference executor, bitwise comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -16,11 +16,28 @@ from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
 from distgrad.scheduler.program import Program, Step, lower
 from distgrad.workers import blas, native, reference
-from distgrad.workers.kernels.sharing import in_turn, shared
+from distgrad.workers.kernels.sharing import BlockRunner, in_turn, shared
+from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 #: The passes of a session before steps are fused.
 UNFUSED = [each for each in PASSES if each.function is not fuse]
+
+
+class Order(ThreadPool):
+    """Two threads' work on one, in an order of the test's choosing: what items or blocks share by mistake differs."""
+
+    def __init__(self, order: Callable[[int], Sequence[int]]):
+        super().__init__(2)
+        self._order = order
+
+    def each(self, count: int, work: BlockRunner) -> None:
+        for number in self._order(count):
+            work(iter((number,)))
+
+
+FORWARDS, BACKWARDS = Order(range), Order(lambda count: range(count)[::-1])
+MIXED = Order(lambda count: [*range(1, count, 2), *range(0, count, 2)])
 
 
 @contextmanager

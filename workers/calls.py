@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.kernels import KERNELS
 from distgrad.workers.kernels.user_ops import run_user_op
+from distgrad.workers.task_monitor import TaskMonitor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -35,6 +37,17 @@ class StepFailed(Exception):
     def __init__(self, step: Step | None):
         super().__init__(step)
         self.step = step
+
+
+class Watched(ABC):
+    """What a call runs if it takes rows through several steps and can tell how long each of them took."""
+
+    @abstractmethod
+    def __call__(self, *arrays: Any) -> None: ...
+
+    @abstractmethod
+    def watched(self, monitor: TaskMonitor, *arrays: Any) -> None:
+        """The same for somebody who looks on."""
 
 
 class Place(NamedTuple):

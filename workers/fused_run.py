@@ -1,10 +1,9 @@
-"""FusedRun: how a fused step runs, by NumPy calls on blocks or as native code."""
+"""FusedRun: how a fused step runs. Knows nothing of native code, which is imported where it is used."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -14,33 +13,20 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class FusedRun(ABC):
-    """Called with the arrays of the step's inputs, then of its outputs, which it fills.
-
-    It can also run in items, equal parts of the first axis, between other steps of the same items: then `begin` is
-    called once, `item` for each of them, and `end` once.
-    """
+    """Called with the arrays of the step's inputs, which are contiguous, then of its outputs, which it fills."""
 
     #: The steps that it computes.
     body: tuple[Step, ...]
     #: Whether threads share it.
     shared: bool
-    #: Whether all inputs have to be contiguous.
-    in_order: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, *arrays: Array) -> None: ...
 
+    @property
     @abstractmethod
-    def begin(self) -> list[Array]:
-        """Where blocks put their parts of the reductions over rows."""
-
-    @abstractmethod
-    def item(self, number: int, count: int, parts: Sequence[Array], *arrays: Array) -> None:
-        """One of `count` items, of arrays that are cut already."""
-
-    @abstractmethod
-    def end(self, arrays: Sequence[Array], parts: Sequence[Array]) -> None:
-        """Combine the parts."""
+    def checked(self) -> list[int]:
+        """The inputs whose values are checked before it runs."""
 
     @abstractmethod
     def overwritable(self, v: int) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -187,6 +188,7 @@ def _predictions(plan: Any) -> dict[str, float]:
 
 
 def warm() -> None:
-    """What loads once per process: BLAS and its buffers, and the compiler."""
-    x = np.ones((512, 512), np.float32)
-    dg.function(dg.value_and_grad(lambda x: dg.sum(dg.tanh(x @ x))))(x)
+    """What loads once per process: BLAS and its buffers, and the compiler. No other process has this factor, so that
+    there is something to compile."""
+    x, factor = np.ones((512, 512), np.float32), 1 + time.time_ns() % 10**9 * 1e-9
+    dg.function(dg.value_and_grad(lambda x: dg.sum(dg.tanh(x @ x) * factor + x)))(x)

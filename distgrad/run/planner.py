@@ -121,8 +121,9 @@ class Planner:
 
     def _improved(self, program: Program) -> Program:
         """The program after all passes. They run on a worker if this process would fold constants to different bits."""
-        can_fuse = _can_fuse if self._execution is NATIVE else always
-        context = Context(partial(evaluate, native=self.options.native), self.options.fan_in, can_fuse)
+        in_loops = self._execution is NATIVE
+        can_fuse = _can_fuse if in_loops else always
+        context = Context(partial(evaluate, native=self.options.native), self.options.fan_in, can_fuse, in_loops)
         if self.link is None or self.link.bits.folds:
             return improve(program, context)
         from distgrad.workers.on_ray.remote_passes import run_on_worker

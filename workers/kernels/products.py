@@ -28,17 +28,39 @@ TILE = 16
 
 def product(a: Array, b: Array, out: Array | None = None) -> Array:
     """a @ b for arrays of at least two axes."""
-    a, b = _for_blas(a), _for_blas(b)
     count = threads()
-    if count == 1 or a.dtype.kind not in "fc":
-        return np.matmul(a, b, out=out)
-    batch = broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    shape = (*batch, a.shape[-2], b.shape[-1])
-    if 2 * math.prod(shape) * a.shape[-1] < 2 * PIECE_FLOPS:
-        return np.matmul(a, b, out=out)
+    if count == 1 or not _worth_splitting(a, b):
+        return multiply(a, b, out)
+    shape = (*broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
     made: Array = np.empty(shape, np.result_type(a, b)) if out is None else out
-    _in_pieces(a, b, made, _axis(shape, count), count)
+    found = split(_for_blas(a), _for_blas(b), made, count)
+
+    def work(numbers: Iterator[int]) -> None:
+        for i in numbers:
+            multiply(*found[i])
+
+    each(len(found), work)
     return made
+
+
+def multiply(a: Array, b: Array, out: Array | None = None) -> Array:
+    """The same by one call of NumPy."""
+    made: Array = np.matmul(_for_blas(a), _for_blas(b), out=out)
+    return made
+
+
+def split(a: Array, b: Array, out: Array, count: int) -> list[tuple[Array, Array, Array]]:
+    """The pieces that threads share, each of them two operands and a part of the result; one where it is too small."""
+    if not _worth_splitting(a, b):
+        return [(a, b, out)]
+    axis = _axis(out.shape, count)
+    parts = _parts(out.shape, axis, count)
+    return [(_part(a, out, axis, part, 1), _part(b, out, axis, part, 2), _cut(out, axis, part)) for part in parts]
+
+
+def _worth_splitting(a: Array, b: Array) -> bool:
+    flops = 2 * math.prod(broadcast_shapes(a.shape[:-2], b.shape[:-2])) * a.shape[-2] * b.shape[-1] * a.shape[-1]
+    return a.dtype.kind in "fc" and flops >= 2 * PIECE_FLOPS
 
 
 def even_pieces(rows: int, count: int) -> int:
@@ -60,17 +82,6 @@ def _axis(shape: tuple[int, ...], count: int) -> int:
     if even_pieces(shape[-2], count):
         return len(shape) - 2
     return len(shape) - 2 if shape[-2] >= shape[-1] else len(shape) - 1
-
-
-def _in_pieces(a: Array, b: Array, out: Array, axis: int, count: int) -> None:
-    parts = _parts(out.shape, axis, count)
-
-    def work(numbers: Iterator[int]) -> None:
-        for i in numbers:
-            part = parts[i]
-            np.matmul(_part(a, out, axis, part, 1), _part(b, out, axis, part, 2), out=_cut(out, axis, part))
-
-    each(len(parts), work)
 
 
 def _parts(shape: tuple[int, ...], axis: int, count: int) -> tuple[slice, ...]:

@@ -12,6 +12,7 @@
     small.py       steps on a few elements: tables of kernels; direct.py: the builtins that walk them
 
     kernels/       functions for steps that are not fused: convolutions, sums of rows by index
+    regions/       tables of functions and matrix products that a thread walks without Python
 
 This module imports none of them, nor llvmlite.
 """

@@ -19,6 +19,7 @@ from distgrad.workers.kernels.nn import check_labels
 from distgrad.workers.kernels.scratch import several
 from distgrad.workers.native.compiled import CompiledGroup, compiled
 from distgrad.workers.native.formulas import REDUCTIONS, identity
+from distgrad.workers.native.regions.table import Place, Row
 from distgrad.workers.thread_pool import ThreadPool
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,8 +39,6 @@ def native_blocks(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Native
 
 class NativeBlocks(FusedRun):
     """The function of a group, called for ranges of its rows."""
-
-    in_order = True
 
     def __init__(self, step: Step, types: Sequence[Spec], pool: ThreadPool, code: CompiledGroup):
         self.body = step.body
@@ -106,19 +105,29 @@ class NativeBlocks(FusedRun):
                 return None
         return tuple([seen.get(i, False) for i in range(len(self._values))])
 
-    def item(self, number: int, count: int, parts: Sequence[Array], *given: Array) -> None:
-        """One of `count` items, of arrays that are cut already."""
-        arrays, late = self._ordered(given)
-        rows = self._group.rows // count
-        before = number * rows // self._height if parts else 0
-        self._run(arrays, parts, 0, rows, before)
-        for out, made in late:
-            np.copyto(out, made)
+    @property
+    def scratch_bytes(self) -> int:
+        return self._code.scratch_bytes
+
+    def row(self, number: int, count: int, places: Sequence[Place], step: int) -> Row:
+        """One of `count` items as a row of a table, from where its arrays and its partial sums are."""
+        group = self._group
+        rows = group.rows // count
+        numbers = (0, rows, self._height, number * rows // self._height) if group.folds else (0, rows, rows, 0)
+        return Row(self._code.address, (*places, 0), step, numbers, len(places) if self.scratch_bytes else -1)
+
+    @property
+    def checked(self) -> list[int]:
+        return [self._step.inputs[i] for i in self._group.labels]
+
+    def check(self, arrays: Sequence[Array]) -> None:
+        """Raise the error of an input that native code takes for granted."""
+        for i, classes in self._group.labels.items():
+            check_labels(np, arrays[i], classes)
 
     def _ordered(self, arrays: Sequence[Array]) -> tuple[Sequence[Array], list[tuple[Array, Array]]]:
         """The arrays, contiguous; and which results have to be copied to where they belong."""
-        for i, classes in self._group.labels.items():
-            check_labels(np, arrays[i], classes)
+        self.check(arrays)
         if all(x.flags.c_contiguous for x in arrays):
             return arrays, []
         inputs = len(self._step.inputs)

@@ -29,7 +29,6 @@ from distgrad.workers.kernels import KERNELS
 from distgrad.workers.numpy_engine.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.numpy_engine.into import INTO
 from distgrad.workers.numpy_engine.stretches import Stretch, stretches
-from distgrad.workers.numpy_engine.together import Part, Together
 from distgrad.workers.numpy_engine.updating import part_offset, update_in_place
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -86,7 +85,7 @@ class Compiler:
         self._overwriting = overwriting(steps, self._bytes, gives)
         self._last = self._last_uses(steps)
         found: list[Stretch] = []
-        if not self._overwriting.in_place:  # what overwrites an array stays behind all that read it
+        if native and not self._overwriting.in_place:  # what overwrites an array stays behind all that read it
             given, (steps, found) = steps, stretches(steps, types, self._last, pool.size, self._fused_runs)
             if not all(map(operator.is_, given, steps)):
                 self._overwriting = overwriting(steps, self._bytes, gives)
@@ -116,14 +115,16 @@ class Compiler:
 
     def played(self) -> list[TapeCall]:
         """The calls, with those of a stretch as one."""
+        if not self._native:
+            return self.calls
         played: list[TapeCall] = []
         done = 0
+        static = self._static_slots() if self._stretches else set()
         for stretch in self._stretches:
             played += self.calls[done : stretch.begin]
-            played += self._as_one(stretch)
+            played += self._as_one(stretch, static)
             done = stretch.end
-        played += self.calls[done:]
-        return self._walked(played) if self._native else played
+        return self._walked(played + self.calls[done:])
 
     def _walked(self, calls: list[TapeCall]) -> list[TapeCall]:
         """The same calls, with small native steps in a row as one."""
@@ -138,6 +139,12 @@ class Compiler:
         self.all_native = all(map(is_native, made))
         return made
 
+    def _static_slots(self) -> set[int]:
+        """The slots that have the same array in every run of an arena."""
+        found = {slot for slot, _ in self.fixed}
+        found.update([place.slot for place in self.places], [view.out for view in self.views])
+        return found
+
     # -- stretches -------------------------------------------------------------------------------------------------
 
     def _end_stretch(self) -> None:
@@ -150,7 +157,7 @@ class Compiler:
             self._give_back(place)
         self._let_go(stretch.found.start, stretch.found.stop)
 
-    def _as_one(self, stretch: _Under) -> list[TapeCall]:
+    def _as_one(self, stretch: _Under, static: Collection[int]) -> list[TapeCall]:
         made: list[TapeCall] = []
         parts: list[int] = []
         for k in range(stretch.begin, stretch.end):
@@ -158,22 +165,29 @@ class Compiler:
                 parts.append(k)
                 continue
             if k not in stretch.first:
-                made += self._joined(stretch, parts)
+                made += self._region(stretch, parts, static)
                 parts = []
             made.append(self.calls[k])
-        return made + self._joined(stretch, parts)
+        return made + self._region(stretch, parts, static)
 
-    def _joined(self, stretch: _Under, parts: Sequence[int]) -> list[TapeCall]:
+    def _region(self, stretch: _Under, parts: Sequence[int], static: Collection[int]) -> list[TapeCall]:
+        """Calls of a stretch as one."""
+        from distgrad.workers.numpy_engine.region import Part, Region  # late: llvmlite is large
+
         calls = [self.calls[k] for k in parts]
         if len(calls) < 2:
             return calls
-        slots = {slot: i for i, slot in enumerate(dict.fromkeys([slot for call in calls for slot in call.args]))}
-        together = [
-            Part(call.run, tuple([slots[slot] for slot in call.args]), stretch.cuts[k], call.step)
+        slots = list(dict.fromkeys([slot for call in calls for slot in call.args]))
+        number = {slot: i for i, slot in enumerate(slots)}
+        inside = [
+            Part(call.run, tuple([number[slot] for slot in call.args]), stretch.cuts[k], call.step)
             for k, call in zip(parts, calls, strict=True)
         ]
-        run = Together(together, stretch.found.lead, stretch.found.items, self._pool)
-        return [TapeCall(run, tuple(slots), self._new_slot(), calls[0].step)]
+        stays = [i for i, slot in enumerate(slots) if slot in static]
+        region = Region(inside, stretch.found.lead, stretch.found.items, stays, self._pool)
+        table, step = self._new_slot(), calls[0].step
+        self.views.append(TapeCall(region.bind, tuple([slots[i] for i in stays]), table, step))
+        return [TapeCall(region, (table, *[slots[i] for i in region.moving]), self._new_slot(), step)]
 
     def _first(self, calls: Sequence[TapeCall]) -> None:
         """Calls of every run that a stretch does not wait for: they make views, and arrays with nothing in them."""
@@ -522,7 +536,7 @@ class Compiler:
         run = self._fused_runs[step.outputs[0]]
         for v in step.outputs:
             self._out(i, step, v, run.overwritable(v))
-        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body, run.in_order)
+        self._call(run, (*step.inputs, *step.outputs), self._new_slot(), step, run.body, in_order=True)
         self._note_cuts((*step.inputs, *step.outputs))
 
     def _out(self, i: int, step: Step, v: int, overwritable: Sequence[int]) -> int:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from distgrad.workers.kernels.table import KERNELS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Function = Callable[..., None]
+Pairs = list[tuple[Array, Array]]
 
 #: Every dtype that NumPy copies as it is.
 _COPIED = "?bhilqBHILQefdgFDG"
@@ -75,29 +77,70 @@ def _for_dtypes(op_type: str, f: Function, dtypes: str) -> Function:
     return function
 
 
-@into("Identity", "StopGradient", "PreventGradient", "BroadcastTo", overlap=True)
-def copy(out: Array, x: Array, **_: Any) -> None:
-    np.copyto(out, x)
-
-
-@into("MatMul", dtypes="fdFD")
-def matmul(out: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> None:
+def matrices(out: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> tuple[Array, Array, Array]:
+    """The matrices that are multiplied, and where their product goes."""
     a = a.swapaxes(-1, -2) if transpose_a else a
     b = b.swapaxes(-1, -2) if transpose_b else b
     if b.ndim == 2 < a.ndim and not transpose_a:  # one large product, as the kernel does it
         a = a.reshape(math.prod(a.shape[:-1]), a.shape[-1])
         out = out.reshape(a.shape[0], out.shape[-1])
-    product(a, b, out)
+    return a, b, out
 
 
-@into("Concat")
-def concat(out: Array, *xs: Array, axis: int) -> None:
-    np.concatenate(xs, axis=axis, out=out)
+@into("MatMul", dtypes="fdFD")
+def matmul(out: Array, a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> None:
+    product(*matrices(out, a, b, transpose_a=transpose_a, transpose_b=transpose_b))
 
 
-@into("Stack")
-def stack(out: Array, *xs: Array, axis: int) -> None:
-    np.stack(xs, axis=axis, out=out)
+# -- copies: for each input, where it goes and what of it ----------------------------------------------------------
+
+
+def _whole(out: Array, x: Array, **_: Any) -> Pairs:
+    return [(out, x)]
+
+
+def _side_by_side(out: Array, *xs: Array, axis: int) -> Pairs:
+    ends = list(accumulate([x.shape[axis] for x in xs]))
+    starts = [0, *ends]
+    whole = (slice(None),) * axis
+    return [(out[(*whole, slice(start, end))], x) for start, end, x in zip(starts, ends, xs, strict=False)]
+
+
+def _stacked(out: Array, *xs: Array, axis: int) -> Pairs:
+    whole: tuple[Any, ...] = (slice(None),) * axis
+    return [(out[(*whole, k, ...)], x) for k, x in enumerate(xs)]
+
+
+def _reshaped(out: Array, x: Array, *, shape: Any) -> Pairs:
+    return [(out.reshape(x.shape, copy=False), x)]
+
+
+#: Of ops that only rearrange their inputs.
+COPIES: dict[str, Callable[..., Pairs]] = {
+    "Identity": _whole,
+    "StopGradient": _whole,
+    "PreventGradient": _whole,
+    "Concat": _side_by_side,
+    "Stack": _stacked,
+    "Reshape": _reshaped,
+}
+
+
+def _copies(pairs: Callable[..., Pairs]) -> Function:
+    def copy(out: Array, *xs: Array, **attrs: Any) -> None:
+        for place, x in pairs(out, *xs, **attrs):
+            np.copyto(place, x)
+
+    return copy
+
+
+for _type, _found in COPIES.items():
+    into(_type, overlap=_found is _whole)(_copies(_found))
+
+
+@into("BroadcastTo", overlap=True)
+def broadcast_to(out: Array, x: Array, **_: Any) -> None:
+    np.copyto(out, x)
 
 
 @into("Pad")
@@ -110,11 +153,6 @@ def pad(out: Array, x: Array, *, pad_width: Any, value: Any) -> None:
 def strided_slice_grad(out: Array, values: Array, *, index: Any, shape: Any) -> None:
     out[...] = 0
     out[native(index)] = values
-
-
-@into("Reshape")
-def reshape(out: Array, x: Array, *, shape: Any) -> None:
-    out.reshape(x.shape)[...] = x
 
 
 @into("AddN", dtypes="?bhilqBHILQfdFD")

@@ -293,8 +293,8 @@ class _Open:
     def _cut_of(self, step: Step) -> Mapping[int, int] | None:
         """Along which axes values of a step are cut where it runs by items; None where it does not."""
         if step.type == FUSED:
-            cut = self._task.runs[step.outputs[0]].cut_by_items(self._lead, self._count)
-            values = (*step.inputs, *step.outputs)
+            run, values = self._task.runs[step.outputs[0]], (*step.inputs, *step.outputs)
+            cut = None if not self._made.keys().isdisjoint(run.checked) else run.cut_by_items(self._lead, self._count)
             return None if cut is None else {v: 0 for v, is_cut in zip(values, cut, strict=True) if is_cut}
         if OPS[step.type].kernel is not None or self._lead % self._count:
             return None

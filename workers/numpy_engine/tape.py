@@ -15,13 +15,12 @@ import numpy as np
 from distgrad.scheduler.program import Step
 from distgrad.types import Spec
 from distgrad.workers.arena import ARENAS, Arena
-from distgrad.workers.calls import Place, StepFailed, TapeCall
+from distgrad.workers.calls import Place, StepFailed, TapeCall, Watched
 from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.sharing import shared
 from distgrad.workers.kernels.table import USES_BLAS
 from distgrad.workers.numpy_engine.compiler import Compiler
 from distgrad.workers.numpy_engine.straight import CHUNK, LONGEST, Chunk, Straight, failed_at
-from distgrad.workers.numpy_engine.together import Together
 from distgrad.workers.task_monitor import TaskMonitor
 from distgrad.workers.thread_pool import ThreadPool
 
@@ -142,7 +141,7 @@ class Tape:
 def _watched(monitor: TaskMonitor, run: Callable[..., Any], given: Sequence[Any], step: Step | None) -> Any:
     """The result of a call, of which a monitor knows: steps that one call takes together share its time."""
     monitor.before(step)
-    if isinstance(run, Together):
+    if isinstance(run, Watched):
         return run.watched(monitor, *given)
     made = run(*given)
     if step is not None and step.body and not isinstance(run, FusedRun):

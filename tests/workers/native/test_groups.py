@@ -25,8 +25,9 @@ from distgrad.workers.native.blocks import NativeBlocks, native_blocks
 from distgrad.workers.native.compiled import CompiledGroup
 from distgrad.workers.native.group import Group
 from distgrad.workers.native.values import LANES
+from distgrad.workers.numpy_engine.region import Part, Region
 
-from ...engines import Array, assert_bits
+from ...engines import BACKWARDS, Array, assert_bits
 
 Build = Callable[..., Sequence[dg.Tensor]]
 #: Code for CPUs with vectors of other widths. All have FMA, so all run where native code runs.
@@ -290,13 +291,11 @@ def check_items(program: Program, step: Step, known: dict[int, Any], first: list
         cut = run_it.cut_by_items(8, items)
         if cut is None:
             continue
+        cuts = tuple([0 if is_cut else None for is_cut in cut])
+        region = Region([Part(run_it, tuple(range(len(cut))), cuts, step)], 8, items, (), BACKWARDS)
 
-        def by_items(*arrays: Array, run_it: NativeBlocks = run_it, cut: Any = cut, items: int = items) -> None:
-            parts = run_it.begin()
-            for k in reversed(range(items)):
-                part = slice(k * 8 // items, (k + 1) * 8 // items)
-                run_it.item(k, items, parts, *[x[part] if c else x for x, c in zip(arrays, cut, strict=True)])
-            run_it.end(arrays, parts)
+        def by_items(*arrays: Array, region: Region = region) -> None:
+            region(region.bind(), *arrays)
 
         for each, expected in zip(outputs(program, step, known, by_items), first, strict=True):
             assert_same(each, expected)
