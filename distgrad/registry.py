@@ -97,6 +97,9 @@ class OpDef:
     kernel: Callable[..., Any] | None = None
     #: Never folded: the result is known only at run time, such as the content of a file.
     at_run: bool = False
+    #: The result is the first input with some elements replaced: it may take the memory of an array that is not read
+    #: any more.
+    updates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,7 @@ def define(
     stateful: bool = False,
     kernel: Callable[..., Any] | None = None,
     at_run: bool = False,
+    updates: bool = False,
     override: bool = False,
 ) -> OpDef:
     """Add an op type, with the facts that `OpDef` lists. Defining one twice is a KeyError unless `override=True`."""
@@ -130,7 +134,7 @@ def define(
     if type in OPS and not override:
         raise KeyError(f"op type {brief(type)} is defined already; pass override=True to replace it")
     definition = OPS[type] = OpDef(
-        type, infer, kind, view, rounded, combine, types_only, broadcasting, stateful, kernel, at_run
+        type, infer, kind, view, rounded, combine, types_only, broadcasting, stateful, kernel, at_run, updates
     )
     return definition
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import marshal
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Steps per hasher update: hashing one long text is faster than many short ones.
 _CHUNK = 4096
+#: The version of Python's format of plain values: later ones say which objects are the same, not only equal.
+_FORMAT = 2
 #: Types with a repr that is complete and the same on every machine.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 #: Fixed name of `Inner` in digests, so that moving the class does not change them.
@@ -53,8 +56,7 @@ def program_digest(program: Program) -> str:
         hasher.update("".join(_types(program.types[start : start + _CHUNK])).encode())
     lines: dict[Source, str] = {}
     for start in range(0, len(program.steps), _CHUNK):
-        chunk = [_step(step, lines) for step in program.steps[start : start + _CHUNK]]
-        hasher.update(repr(chunk).encode(errors="surrogatepass"))
+        hasher.update(_text([_step(step, lines) for step in program.steps[start : start + _CHUNK]]))
     ends = program.feeds, program.fetches, program.reads, program.writes
     hasher.update(repr(ends).encode(errors="surrogatepass"))
     return hasher.hexdigest()
@@ -102,8 +104,16 @@ def _step(step: Step, lines: dict[Source, str]) -> tuple[Any, ...]:
     if line is None:
         line = lines[step.source] = str(step.source)
     attrs = _mapping(step.attrs) if step.attrs else ()
-    body = [_step(inner, lines) for inner in step.body]  # bodies hold no bodies
+    body = [_step(inner, lines) for inner in step.body] if step.body else ()  # bodies hold no bodies
     return step.type, step.inputs, step.outputs, attrs, step.after, line, step.name, step.device, body
+
+
+def _text(steps: list[tuple[Any, ...]]) -> bytes:
+    """The content of some steps as bytes. What Python cannot write as it is, such as numbers of NumPy, has a repr."""
+    try:
+        return marshal.dumps(steps, _FORMAT)
+    except ValueError:
+        return repr(steps).encode(errors="surrogatepass")
 
 
 def _mapping(attrs: Mapping[str, Any]) -> list[tuple[str, Any]]:

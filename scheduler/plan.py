@@ -213,13 +213,18 @@ def recomputed_per_task(program: Program) -> list[bool]:
     for v in program.given:
         free[v] = 1
     waited = {j for step in program.steps if step.after for j in step.after}
-    found = []
+    may = {op_type: _may_cost_nothing(op_type) for op_type in {step.type for step in program.steps}}
+    found = [False] * len(program.steps)
     for i, step in enumerate(program.steps):
-        is_free = not step.after and i not in waited and _costs_nothing(step, free)
-        if is_free:
+        if may[step.type] and not step.after and i not in waited and _costs_nothing(step, free):
             free[step.outputs[0]] = 1
-        found.append(is_free)
+            found[i] = True
     return found
+
+
+def _may_cost_nothing(op_type: str) -> bool:
+    definition = OPS.get(op_type)
+    return definition is not None and (definition.kind is Kind.SOURCE or definition.view is not None)
 
 
 def _costs_nothing(step: Step, free: Sequence[int]) -> bool:

@@ -40,7 +40,7 @@ class Updates:
 def second_phase(program: Program, why_not: str, has_code: Callable[[Step], bool]) -> Updates:
     """The second phase of a program. `why_not` is a reason against having one, if there is any; `has_code` tells
     whether native code computes a fused step."""
-    if why_not:
+    if why_not or not program.writes:
         return Updates(two_versions=tuple([(key, why_not) for key, _ in program.writes]))
     facts = _Facts(program)
     reasons = {key: _own_reason(facts, key, v) for key, v in program.writes}

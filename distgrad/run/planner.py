@@ -31,7 +31,7 @@ from distgrad.scheduler.passes.calls import expanded_program
 from distgrad.scheduler.passes.fuse import always
 from distgrad.scheduler.passes.pipeline import Context, improve
 from distgrad.scheduler.plan import Options, Plan
-from distgrad.scheduler.program import Program, Step, lower
+from distgrad.scheduler.program import Program, Step, lower, planning
 from distgrad.scheduler.updates import second_phase
 from distgrad.types import DType, Shape, Spec
 from distgrad.workers import native, numerics
@@ -79,7 +79,8 @@ class Planner:
         name = _name([*[t.op for t in tensors], *effects])
         work = progress.begin("planning", name, session_mode=self.settings.progress)
         try:
-            plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
+            with planning():
+                plan, names = self.plan(lower(tensors, feeds, effects)), [t.op.name for t in feeds]
         finally:
             progress.end(work)
         if self.link is None or self.on_ray is None:

@@ -24,6 +24,7 @@ from distgrad.nesting import nested
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.registry import Kind, OpDef, define
+from distgrad.tracing.long_lines import log_long_lines
 from distgrad.tracing.signature import hashable, is_array, look, native_key
 from distgrad.tracing.variables import NotPure
 from distgrad.types import Spec, Typed, brief, native, spec_of
@@ -197,6 +198,7 @@ class Function:
             progress.end(work)
         if body.impure:  # a bare `except:` in user code may have swallowed NotPure
             raise NotPure(f"{self.name} assigns a variable in the body of a call")
+        log_long_lines(self.name, body.ops)
         return finish(body, structure)
 
     def _call_in(self, graph: Graph, args: Any, kwargs: Any) -> Any:

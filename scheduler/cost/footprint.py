@@ -18,6 +18,7 @@ from distgrad.scheduler.cost.cutting import PIECE_FLOPS, cut_group, reduces_rows
 from distgrad.scheduler.cost.layout import Layout
 from distgrad.scheduler.cost.memory import NEVER, Liveness, value_bytes
 from distgrad.scheduler.execution import NATIVE, Execution
+from distgrad.scheduler.overwriting import overwriting, updates
 from distgrad.scheduler.program import CALL, FUSED, Inner, Step
 from distgrad.types import Spec
 
@@ -30,7 +31,9 @@ STEP_BYTES = 7 << 8
 def is_placed(op_type: str) -> bool:
     """Whether results of this op type are computed into the arena. Others, such as those of user-defined ops, are
     separate arrays."""
-    return op_type in (FUSED, "MatMul") or kind_of(op_type) in (Kind.ELEMENTWISE, Kind.LAYOUT, Kind.CONVOLUTION)
+    if op_type in (FUSED, "MatMul") or updates(op_type):
+        return True
+    return kind_of(op_type) in (Kind.ELEMENTWISE, Kind.LAYOUT, Kind.CONVOLUTION)
 
 
 class Footprint(NamedTuple):
@@ -84,7 +87,7 @@ def _in_arena(
     cpus: int,
     stays: Sequence[int],
 ) -> Footprint:
-    liveness = Liveness(steps, nbytes, types, gives)
+    liveness = Liveness(steps, nbytes, types, gives, overwriting(steps, nbytes, gives))
     leaves = {liveness.buffer.get(v) for v in set(gives) - set(stays)}
     arena, arrays = _Lives(liveness, {v for v in stays if v not in leaves}).run()
     return Footprint(arena, arrays, _Scratch(types, cpus).of(steps), _code_bytes(steps))
@@ -128,34 +131,38 @@ class _Lives:
         liveness, own = self.liveness, self._own
         buffer, last, nbytes = liveness.buffer, liveness.last, liveness.nbytes
         arrays = most_arrays = 0
+        places = {op_type: is_placed(op_type) for op_type in {step.type for step in liveness.steps}}
+        ends = liveness.ends()
         for k, step in enumerate(liveness.steps):
-            made = [v for v in step.outputs if buffer.get(v) == v]
-            for v in made:
+            for v in step.outputs:
+                if buffer.get(v) != v:
+                    continue
                 if last[v] == NEVER and v not in self._stays:
                     arrays += nbytes[v]
-                elif is_placed(step.type):
+                elif places[step.type]:
                     self._place(k, step, v)
                 else:
                     arrays += nbytes[v]
                     own[v] = nbytes[v]
-            most_arrays = max(most_arrays, arrays)
-            for v in dict.fromkeys((*step.inputs, *made)):
-                b = buffer.get(v, -1)
-                if last.get(b) == k:
-                    if b in self._placed:
-                        self._layout.give(self._placed.pop(b), nbytes[b])
-                    arrays -= own.pop(b, 0)
+            if arrays > most_arrays:
+                most_arrays = arrays
+            for b in ends.get(k, ()):
+                if b in self._placed:
+                    self._layout.give(self._placed.pop(b), nbytes[b])
+                elif b in own:
+                    arrays -= own.pop(b)
         return self._layout.size, most_arrays
 
     def _place(self, k: int, step: Step, v: int) -> None:
         """In the place of an input that the result overwrites because its last use is here, or in one of its own."""
-        liveness = self.liveness
-        for u in overwritable(step, v, liveness.types):
-            b = liveness.buffer.get(u, -1)
-            if b == u and b in self._placed and liveness.last[b] == k and liveness.types[u] == liveness.types[v]:
-                self._placed[v] = self._placed.pop(b)
+        liveness, placed = self.liveness, self._placed
+        for u in step.inputs:
+            if u not in placed or liveness.last[u] != k or liveness.types[u] != liveness.types[v]:
+                continue
+            if u in overwritable(step, v, liveness.types):
+                placed[v] = placed.pop(u)
                 return
-        self._placed[v] = self._layout.take(liveness.nbytes[v])
+        placed[v] = self._layout.take(liveness.nbytes[v])
 
 
 def overwritable(step: Step, v: int, types: Sequence[Spec]) -> Sequence[int]:
@@ -187,10 +194,11 @@ class _Scratch:
 
     def of(self, steps: Sequence[Step]) -> int:
         """The bytes of all threads together."""
+        kinds = {op_type: kind_of(op_type) for op_type in {step.type for step in steps}}
         for step in steps:
             if step.body:
                 self._group(step)
-            elif kind_of(step.type) is Kind.CONVOLUTION:
+            elif kinds[step.type] is Kind.CONVOLUTION:
                 self._convolution(step)
             elif step.type == "MatMul":
                 self._packed(step)

@@ -5,6 +5,8 @@ Predictions and the engine use the same, so the gaps between values are predicte
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+
 #: Alignment of values in bytes: a cache line.
 ALIGN = 64
 
@@ -21,38 +23,47 @@ class Layout:
 
     def __init__(self) -> None:
         self.size = 0
-        self._free: list[tuple[int, int]] = []  # (offset, size), by offset, never touching each other
+        self._sizes: dict[int, int] = {}  # of the free ranges, by offset; they never touch each other
+        self._starts: dict[int, int] = {}  # of the free ranges, by their end
+        self._sorted: list[tuple[int, int]] = []  # (size, offset) of the free ranges
 
     def take(self, nbytes: int) -> int:
         """The offset of the smallest free range that fits; the arena grows if there is none."""
-        need = _rounded(nbytes)
-        fits = [(size, offset) for offset, size in self._free if size >= need]
-        if fits:
-            size, offset = min(fits)
-            self._free.remove((offset, size))
+        need = -(-nbytes // ALIGN) * ALIGN or ALIGN
+        free = self._sorted
+        at = bisect_left(free, (need, 0))
+        if at < len(free):
+            size, offset = free.pop(at)
+            del self._sizes[offset], self._starts[offset + size]
             if size > need:
-                self._insert(offset + need, size - need)
+                self._add(offset + need, size - need)
             return offset
-        if self._free and sum(self._free[-1]) == self.size:  # extend the last free range
-            offset, _ = self._free.pop()
+        if self.size in self._starts:  # extend the last free range
+            offset = self._starts[self.size]
+            self._remove(offset, self.size - offset)
         else:
             offset = self.size
         self.size = offset + need
         return offset
 
     def give(self, offset: int, nbytes: int) -> None:
-        self._insert(offset, _rounded(nbytes))
+        """Free a range, which becomes one with free neighbours."""
+        size = -(-nbytes // ALIGN) * ALIGN or ALIGN
+        after = self._sizes.get(offset + size)
+        if after is not None:
+            self._remove(offset + size, after)
+            size += after
+        before = self._starts.get(offset)
+        if before is not None:
+            self._remove(before, offset - before)
+            offset, size = before, size + offset - before
+        self._add(offset, size)
 
-    def _insert(self, offset: int, size: int) -> None:
-        at = next((i for i, (o, _) in enumerate(self._free) if o > offset), len(self._free))
-        if at < len(self._free) and offset + size == self._free[at][0]:
-            size += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == offset:
-            before = self._free.pop(at - 1)
-            offset, size = before[0], before[1] + size
-            at -= 1
-        self._free.insert(at, (offset, size))
+    def _add(self, offset: int, size: int) -> None:
+        self._sizes[offset] = size
+        self._starts[offset + size] = offset
+        insort(self._sorted, (size, offset))
 
-
-def _rounded(nbytes: int) -> int:
-    return -(-max(nbytes, 1) // ALIGN) * ALIGN
+    def _remove(self, offset: int, size: int) -> None:
+        del self._sizes[offset], self._starts[offset + size]
+        del self._sorted[bisect_left(self._sorted, (size, offset))]

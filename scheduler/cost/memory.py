@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from distgrad.errors import BudgetError
 from distgrad.printing import bytes_text
 from distgrad.registry import Kind, View, kind_of, view_of
+from distgrad.scheduler.overwriting import NOTHING, Overwriting
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import Spec
 
@@ -76,8 +77,16 @@ def peak(program: Program, order: Sequence[int] | None = None, kept: Iterable[in
 class Liveness:
     """Liveness of buffers over a list of steps: the buffer of each value, and the last step that uses it."""
 
-    def __init__(self, steps: Sequence[Step], nbytes: Sequence[int], types: Sequence[Spec], kept: Iterable[int]):
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        nbytes: Sequence[int],
+        types: Sequence[Spec],
+        kept: Iterable[int],
+        overwriting: Overwriting = NOTHING,
+    ):
         self.steps = steps
+        self.overwriting = overwriting
         self.nbytes = nbytes
         self.types = types
         self.buffer: dict[int, int] = {}
@@ -90,13 +99,21 @@ class Liveness:
     def _find_buffers(self) -> None:
         buffer, last = self.buffer, self.last
         strided: set[int] = set()
+        in_place, copied = self.overwriting.in_place, self.overwriting.copied
+        views = {op_type: view_of(op_type) for op_type in {step.type for step in self.steps}}
         for k, step in enumerate(self.steps):
             for v in step.inputs:
                 if v in buffer:
                     last[buffer[v]] = k
-            view = view_of(step.type)
-            if view is not None and not (view is View.FLAT and step.inputs[0] in strided):
+            view = views[step.type]
+            if (
+                view is not None
+                and not (view is View.FLAT and step.inputs[0] in strided)
+                and copied.isdisjoint(step.outputs)
+            ):
                 self._add_view(step, view, strided)
+            elif in_place and not in_place.isdisjoint(step.outputs):
+                buffer[step.outputs[0]] = buffer[step.inputs[0]]
             elif step.type != "Const":
                 for v in step.outputs:
                     buffer[v] = v
@@ -110,6 +127,13 @@ class Liveness:
                 self.buffer[v] = self.buffer[seen]
             if view in (View.STRIDED, View.PART) or seen in strided:
                 strided.add(v)
+
+    def ends(self) -> dict[int, list[int]]:
+        """The buffers that each step is the last to use."""
+        ends: dict[int, list[int]] = {}
+        for b, k in self.last.items():
+            ends.setdefault(k, []).append(b)
+        return ends
 
     def run(self, stop: int = -1) -> tuple[int, int, dict[int, int]]:
         """The peak in bytes, the position of its step, and the buffers live at the end, or during step `stop`."""

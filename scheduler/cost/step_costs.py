@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from distgrad.registry import view_of
 from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.cost.footprint import is_placed
+from distgrad.scheduler.cost.memory import value_bytes
 from distgrad.scheduler.cost.rates import Cost, CostModel
+from distgrad.scheduler.cost.work_table import rule_of
 from distgrad.scheduler.devices import check_devices, parse
 from distgrad.scheduler.execution import DEFAULT, NATIVE, Execution, Executions
-from distgrad.scheduler.program import CALL, Inner, Program, Step
+from distgrad.scheduler.overwriting import overwriting
+from distgrad.scheduler.program import CALL, FUSED, Inner, Program, Step
+from distgrad.types import Spec
 
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Options
@@ -53,6 +57,12 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
     types, wanted = program.types, set(program.wanted)
     costs = []
     called: dict[Inner, Cost] = {}
+    numbers: dict[Spec, int] = {}
+    number = [numbers.setdefault(spec, len(numbers)) for spec in types]
+    known: dict[Any, Cost] = {}
+    found = overwriting(program.steps, value_bytes(types), program.wanted)
+    allocated = {op_type: _is_allocated(op_type) for op_type in {step.type for step in program.steps}}
+    reads = {op_type: bool(rule_of(op_type).reads) for op_type in {step.type for step in program.steps} - {FUSED, CALL}}
     for step in program.steps:
         if step.type == CALL:
             inner: Inner = step.attrs["inner"]
@@ -61,13 +71,25 @@ def prices(program: Program, cluster: Cluster, needs: Mapping[str | None, Needs]
             costs.append(called[inner])
             continue
         model = models[step.device]
-        cost = model.cost(step, types)
-        if model.execution.has_arena and _is_allocated(step.type):
+        if found.in_place and not found.in_place.isdisjoint(step.outputs):
+            step = _of_value(step)
+        if reads.get(step.type, True):
+            cost = model.cost(step, types)
+        else:  # equal for all steps of this type on values of these types
+            key = step.type, step.device, *[number[v] for v in step.inputs], *[number[v] for v in step.outputs]
+            cost = known.get(key) or known.setdefault(key, model.cost(step, types))
+        if allocated[step.type] and model.execution.has_arena:
             cost = model.on_fresh(cost, [types[v] for v in step.outputs])
         elif not wanted.isdisjoint(step.outputs):
             cost = model.on_fresh(cost, [types[v] for v in step.outputs if v in wanted])
         costs.append(cost)
     return costs
+
+
+def _of_value(step: Step) -> Step:
+    """An update in place, which costs what it assigns: as if that was all of the array."""
+    value = step.inputs[1]
+    return replace(step, inputs=(value, *step.inputs[1:]), outputs=(value,))
 
 
 def _model(cluster: Cluster, need: Needs) -> CostModel:

@@ -84,6 +84,13 @@ def _scatter(updates: int) -> Rule:
 
 
 @rule()
+def _update(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """A copy of the array, and what is assigned: one after another with index arrays."""
+    irregular = 0.3 * size(ins[1]) if len(ins) > 2 else 0.0
+    return Work(irregular=irregular, nbytes=nbytes(ins) + nbytes(outs), calls=8 if len(ins) > 2 else 2)
+
+
+@rule()
 def _load(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     """Disks are about ten times slower than memory."""
     return Work(nbytes=10 * nbytes(outs), calls=100)
@@ -159,6 +166,7 @@ WORK: dict[str, Rule] = {
     "AdvancedIndex": _advanced_index,
     "AdvancedIndexGrad": _scatter(0),
     "ScatterAdd": _scatter(2),
+    "Update": _update,
     "UnsortedSegmentSum": _scatter(0),
     "Sort": _sort(0.03),
     "ArgSort": _sort(0.3),

@@ -15,7 +15,7 @@ from distgrad.scheduler.cost.memory import largest, refusal, refuse
 from distgrad.scheduler.execution import DEFAULT, Executions
 from distgrad.scheduler.partition.assemble import COPIED, Draft, assemble
 from distgrad.scheduler.partition.candidates import best_first
-from distgrad.scheduler.partition.contract import contract, whole
+from distgrad.scheduler.partition.contract import contract
 from distgrad.scheduler.partition.nodes import Groups
 from distgrad.scheduler.partition.priced_program import Priced
 from distgrad.scheduler.partition.reduce import Way
@@ -72,13 +72,13 @@ def _partition(work: Priced) -> Plan:
 
 def _ways(work: Priced) -> Iterator[Groups]:
     """Candidate partitions, the shortest predicted run first; then, if none fits, smaller and smaller pieces."""
-    asked, total = work.options.granularity, sum(work.nodes.weight)
+    asked, total = work.options.granularity, work.total
     if asked is not None:
         if not asked > 0:
             raise ValueError(f"granularity is {asked!r}, but must be a number of seconds above 0, or None")
         yield contract(work.nodes, Way(asked, asked))
     elif work.slots == 1 or total < 2 * work.grain:
-        yield whole(work.nodes)
+        yield work.one_group
     else:
         yield from best_first(work, total)
     for count in SMALLER:

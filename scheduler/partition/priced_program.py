@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from distgrad.scheduler.cluster import Cluster
 from distgrad.scheduler.cost.memory import given_bytes, value_bytes
 from distgrad.scheduler.cost.step_costs import Needs, needs_of, prices
 from distgrad.scheduler.execution import Executions
-from distgrad.scheduler.partition.nodes import Nodes
+from distgrad.scheduler.partition.contract import whole
+from distgrad.scheduler.partition.nodes import Groups, Nodes
 from distgrad.scheduler.passes.chunks import adds_up
 from distgrad.scheduler.plan import Options, recomputed_per_task
 from distgrad.scheduler.program import Program
@@ -18,7 +20,7 @@ from distgrad.scheduler.program import Program
 PAYS = 10
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Priced:
     """A program with its costs, and the graph of its steps without those duplicated into every reader."""
 
@@ -31,9 +33,6 @@ class Priced:
     flops: list[float]
     nbytes: list[int]
     free: list[bool]
-    nodes: Nodes
-    #: The input values that each node of the graph reads.
-    given: list[tuple[int, ...]]
     given_bytes: dict[int, int]
     #: Minimum task duration in task overheads.
     pays: int
@@ -46,10 +45,32 @@ class Priced:
         costs = prices(program, cluster, needs)
         seconds, flops = [c.seconds for c in costs], [c.flops for c in costs]
         nbytes, free = value_bytes(program.types), recomputed_per_task(program)
-        nodes, given = _nodes(program, seconds, nbytes, free, {device: k for k, device in enumerate(needs)})
-        outside = given_bytes(program)
-        priced = seconds, flops, nbytes, free, nodes, given, outside, pays
+        priced = seconds, flops, nbytes, free, given_bytes(program), pays
         return cls(program, cluster, options, executions, needs, *priced)
+
+    @property
+    def nodes(self) -> Nodes:
+        return self._graph[0]
+
+    @property
+    def given(self) -> list[tuple[int, ...]]:
+        """The input values that each node of the graph reads."""
+        return self._graph[1]
+
+    @cached_property
+    def _graph(self) -> tuple[Nodes, list[tuple[int, ...]]]:
+        devices = {device: k for k, device in enumerate(self.needs)}
+        return _nodes(self.program, self.seconds, self.nbytes, self.free, devices)
+
+    @property
+    def total(self) -> float:
+        """The seconds of all nodes."""
+        return sum([seconds for seconds, free in zip(self.seconds, self.free, strict=True) if not free])
+
+    @property
+    def one_group(self) -> Groups:
+        """All nodes in one group, or in as few as devices allow."""
+        return whole(self.nodes) if len(self.needs) > 1 else [0] * self.free.count(False)
 
     @property
     def slots(self) -> int:

@@ -12,6 +12,8 @@ from distgrad.scheduler.updates import Updates, first_phase, stays
 
 def in_two_phases(plan: Plan, updates: Updates) -> Plan:
     """The plan with these updates in place. The peak of several tasks is left as it is: that of a plan without."""
+    if not plan.program.writes:
+        return replace(plan, updates=updates)
     one = bool(updates.steps) and len(plan.tasks) == 1
     predictions = _peaks(plan, updates) if one else plan.predictions
     return check_plan(replace(plan, updates=updates, predictions=predictions))

@@ -63,6 +63,8 @@ def fuse(program: Program, can_fuse: CanFuse = always) -> Program:
     >>> [step.type for step in fuse(lower([y], [x])).steps]
     ['Const', 'Fused']
     """
+    if all(math.prod(shape) < SMALL for shape in {spec.shape for spec in program.types}):
+        return program
     groups = _groups(program, can_fuse)
     return replace(program, steps=_contracted(program, groups)) if groups else program
 

@@ -78,7 +78,7 @@ PASSES = (
     ),
     Pass(
         slice_sums,
-        does="Adds slices into one buffer instead of adding arrays that are zero outside a slice.",
+        does="Adds slices into one buffer, or to another term, instead of adding arrays that are zero outside a slice.",
         keeps="every bit except the sign of zeros",
         needs=("merge_equal",),
     ),

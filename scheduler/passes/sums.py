@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from distgrad.scheduler.passes.part_sums import added_parts
 from distgrad.scheduler.passes.rewrite import moved, taken
 from distgrad.scheduler.program import Program, Step
 from distgrad.types import Shape, Spec, size_of
@@ -23,7 +24,8 @@ def slice_sums(program: Program) -> Program:
     """Add slices into one buffer, instead of adding full arrays that are zero outside a slice.
 
     The gradient of `a[i]` is such an array, and a loop over the rows of `a` makes one per row. Slices that tile the
-    whole array are concatenated without adding.
+    whole array are concatenated without adding. A few small slices are added to another term of the sum, so that the
+    gradients of a chain of assignments are updates of one array.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.program import lower
@@ -39,16 +41,21 @@ def slice_sums(program: Program) -> Program:
     if not parts:
         return program
     _keep_read_once(parts, program)
-    sums = {}
+    sums: dict[int, Step] = {}
+    early: dict[int, list[Step]] = {}
+    types = list(program.types)
     for i, step in enumerate(steps):
-        if step.type == "AddN" and sum([v in parts for v in step.inputs]) > 1:
+        count = sum([v in parts for v in step.inputs]) if step.type == "AddN" else 0
+        if count and (chain := added_parts(step, parts, types)):
+            *early[i - 1], sums[i] = chain
+        elif count > 1:
             sums[i] = _slice_sum(step, parts, program.types)
     if not sums:
         return program
     gone = {v for i in sums for v in steps[i].inputs if v in parts}
-    made = [sums.get(i, step) for i, step in enumerate(steps)]
+    made = inserted([sums.get(i, step) for i, step in enumerate(steps)], early)
     kept = [i for i, step in enumerate(made) if not (step.outputs and step.outputs[0] in gone)]
-    return replace(program, steps=taken(made, kept))
+    return replace(program, steps=taken(made, kept), types=tuple(types))
 
 
 def _keep_read_once(parts: dict[int, Step], program: Program) -> None:

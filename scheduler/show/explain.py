@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from distgrad.printing import bytes_text, time_text
-from distgrad.scheduler.cost.memory import given_bytes, largest, named
+from distgrad.scheduler.cost.memory import given_bytes, largest, named, value_bytes
 from distgrad.scheduler.cost.step_costs import costs_inside, needs_of
 from distgrad.scheduler.devices import counted
+from distgrad.scheduler.overwriting import overwriting
 
 if TYPE_CHECKING:
     from distgrad.scheduler.plan import Plan
@@ -27,6 +28,8 @@ MAX_NAMED_DEVICES = 3
 MAX_NAMED_OPS = 3
 #: Maximum variables listed per way in which they are updated.
 MAX_NAMED_VARIABLES = 8
+#: Maximum lines listed that copy an array which they assign to.
+MAX_NAMED_COPIES = 8
 
 
 def explain(plan: Plan, top: int = 10) -> str:
@@ -52,7 +55,7 @@ def _totals(plan: Plan) -> list[str]:
         f"{time_text(predicted.critical_seconds)} on the critical path",
         f"bottleneck  {bottleneck(plan)}",
     ]
-    return lines + _bits(plan) + _devices(plan) + _updates(plan)
+    return lines + _bits(plan) + _devices(plan) + _updates(plan) + _copies(plan)
 
 
 def _where_held(plan: Plan) -> str:
@@ -70,6 +73,28 @@ def _updates(plan: Plan) -> list[str]:
     for why in dict.fromkeys([why for _, why in plan.updates.two_versions]):
         found.append((f"in two versions, because {why}", [key for key, w in plan.updates.two_versions if w == why]))
     return [f"{'updates':11} {how}: {_keys(keys)}" for how, keys in found if keys]
+
+
+def _copies(plan: Plan) -> list[str]:
+    """The lines that assign to an array and copy all of it, because another line reads the old version later."""
+    program, nbytes = plan.program, value_bytes(plan.program.types)
+    found: Counter[tuple[str, str]] = Counter()
+    for task in plan.tasks:
+        steps = [program.steps[i] for i in task.steps]
+        whole = overwriting(steps, nbytes, task.gives).whole
+        for step in steps:
+            for v in step.outputs:
+                if v in whole:
+                    found[f"{step.source}", _why(whole[v])] += nbytes[v]
+    lines = [f"{'copies':11} {line} copies {bytes_text(n)}, because {why}" for (line, why), n in found.most_common()]
+    more = [f"{'':11} {len(lines) - MAX_NAMED_COPIES} more"] if len(lines) > MAX_NAMED_COPIES else []
+    return lines[:MAX_NAMED_COPIES] + more
+
+
+def _why(reader: Step | None) -> str:
+    if reader is None:
+        return "what it replaces is a result"
+    return f"{reader.type} at {reader.source} reads what it replaces"
 
 
 def _keys(keys: Sequence[str]) -> str:

@@ -196,8 +196,25 @@ def test_a_slice_that_is_read_elsewhere_stays_a_term() -> None:
     *feeds, y = slices_of((4,), [0, 1, 2])
     part = y.op.inputs[1]
     program = slice_sums(lower([y, part], feeds))
-    assert kinds(program) == ["StridedSliceGrad", "AddSlices"]
-    assert program.steps[1].attrs["indexes"] == ((0,), None, (2,))
+    assert kinds(program) == ["StridedSliceGrad", "Update", "Update"]
+    assert [step.attrs for step in program.steps[1:]] == [{"index": (k,), "mode": "add"} for k in (0, 2)]
+
+
+def test_a_few_small_slices_are_added_to_another_term_in_the_order_of_the_terms() -> None:
+    a = dg.placeholder((12,))
+    total = dg.sum(a[1] * a[1]) + dg.sum(dg.square(a)) + dg.sum(a[2:4] * a[0]) + dg.sum(dg.sin(a))
+    before = lower(dg.gradients(total, a), [a])
+    after = slice_sums(before)
+    assert {"StridedSliceGrad", "AddSlices"}.isdisjoint(kinds(after))
+    assert kinds(after).count("Update") == 4
+    assert_same_bits(before, after, np.random.default_rng(0).standard_normal(12))
+
+
+def test_overlapping_slices_before_the_first_array_are_added_to_each_other_first() -> None:
+    a = dg.placeholder((6,))
+    total = dg.sum(dg.square(a)) + dg.sum(a[2:4] * a[1:3])  # gradients arrive from the last to the first
+    after = slice_sums(lower(dg.gradients(total, a), [a]))
+    assert kinds(after)[-1] == "AddSlices"
 
 
 def test_a_slice_that_somebody_waits_for_stays_a_term() -> None:

@@ -20,6 +20,7 @@ from distgrad import progress
 from distgrad.handles import Handle, value_of
 from distgrad.scheduler.outlined_calls import all_steps
 from distgrad.scheduler.plan import Plan, Task
+from distgrad.scheduler.program import planning
 from distgrad.scheduler.reports import Report
 from distgrad.scheduler.updates import first_phase, stays
 from distgrad.workers import blas, numerics
@@ -215,7 +216,8 @@ class Engine:
         body = body_of(self.plan, self.tasks[i], self._stays)
         work = progress.begin("compiling", self.name, session_mode=self.settings.progress)
         try:
-            made = self._bodies[i] = Compiled(body, self.settings.backend)
+            with planning():
+                made = self._bodies[i] = Compiled(body, self.settings.backend)
         finally:
             progress.end(work)
         return made

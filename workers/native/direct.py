@@ -52,25 +52,27 @@ def step_table(kernel: int, length: int) -> Array:
 
 
 def walk_table(
-    kernels: Sequence[tuple[int, int]], arrays: Sequence[Sequence[int]], moving: Sequence[Sequence[int]]
+    kernels: Sequence[tuple[int, int]], counts: Sequence[int], arrays: Array, moving: Sequence[Sequence[int]]
 ) -> Array:
     """The table of many steps.
 
     Args:
         kernels: the kernel of each step, and the length of its arrays.
-        arrays: their addresses; anything for those that are arguments of `walk`.
+        counts: the number of arrays of each step.
+        arrays: the addresses of the arrays of all steps; anything for those that are arguments of `walk`.
         moving: for each argument of `walk`, its places, counted over the arrays of all steps.
     """
     places = [(k, place) for k, at in enumerate(moving, 1) for place in at]  # the first argument is the table
     head = _head(sum([length for _, length in kernels]))
-    sizes = [_HEAD + 2, 2 * len(places), 3 * len(kernels), sum(map(len, arrays))]
+    sizes = [_HEAD + 2, 2 * len(places), 3 * len(kernels), len(arrays)]
     table = np.zeros(sum(sizes), _WORD)
     moves, rows, addresses = np.split(table, np.cumsum(sizes)[:-1])[1:]
     table[: _HEAD + 2] = [*head, len(places), len(kernels)]
     moves[:] = [word for k, place in places for word in (k, address(addresses) + place * _WORD.itemsize)]
-    starts = np.cumsum([0, *map(len, arrays[:-1])]) * _WORD.itemsize + address(addresses)
-    rows[:] = [word for row in zip(kernels, starts.tolist(), strict=True) for word in (*row[0], row[1])]
-    addresses[:] = [word for each in arrays for word in each]
+    rows = rows.reshape(-1, 3)
+    rows[:, :2] = kernels
+    rows[:, 2] = np.cumsum([0, *counts[:-1]]) * _WORD.itemsize + address(addresses)
+    addresses[:] = arrays
     return table
 
 

@@ -8,12 +8,13 @@ lengths. No Python runs between two of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from distgrad.errors import UNKNOWN
 from distgrad.registry import OPS, Kind, kind_of
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
@@ -26,6 +27,34 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: The length that kernels are compiled for in name: they take any.
 _LENGTH = 1024
+
+
+class SmallSteps:
+    """The small steps of one task: those that do the same to arrays of the same types share one object."""
+
+    def __init__(self, types: Sequence[Spec]):
+        numbers: dict[Spec, int] = {}
+        self._types = types
+        self._numbers = [numbers.setdefault(spec, len(numbers)) for spec in types]
+        self._known: dict[Any, SmallStep | None] = {}
+
+    def of(self, step: Step) -> SmallStep | None:
+        """A step as native code, if it is a small one."""
+        numbers = self._numbers
+        key = step.type, *[numbers[v] for v in step.inputs], *[numbers[v] for v in step.outputs]
+        if step.attrs:
+            key = *key, repr(sorted(step.attrs.items())) if step.type in RULES else ""
+        if key not in self._known:
+            self._known[key] = small_step(step, self._types)
+        return self._known[key]
+
+    def copy(self, v: int) -> SmallStep | None:
+        """What copies a value to an array of the same type."""
+        key = self._numbers[v]
+        if key not in self._known:
+            step = Step("Cast", (v,), (v,), {"dtype": self._types[v].dtype}, (), UNKNOWN, "copy")
+            self._known[key] = small_step(step, self._types)
+        return self._known[key]
 
 
 def small_step(step: Step, types: Sequence[Spec]) -> SmallStep | None:
@@ -67,11 +96,24 @@ class SmallStep:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
+class Known(NamedTuple):
+    """What is known of slots before a run."""
+
+    #: Those of arrays in the arena, with their offsets.
+    places: Mapping[int, int]
+    #: Those of arrays that an arena has for good, such as constants and views.
+    static: Collection[int]
+    #: Those of views that each run makes, which reads no elements.
+    views: Collection[int]
+    #: That of the arena's memory.
+    memory: int
+
+
 def walked(
-    calls: Sequence[TapeCall], static: Collection[int], new_slot: Callable[[], int]
+    calls: Sequence[TapeCall], known: Known, new_slot: Callable[[], int]
 ) -> tuple[list[TapeCall], list[TapeCall]]:
-    """The calls of a tape with those in a row that are small steps as one; and the calls that bind their tables to the
-    arrays in `static` slots, once per arena. `new_slot` makes a slot."""
+    """The calls of a tape with those in a row that are small steps as one; and the calls that bind their tables to an
+    arena. `new_slot` makes a slot."""
     made: list[TapeCall] = []
     binds: list[TapeCall] = []
     row: list[TapeCall] = []
@@ -79,9 +121,9 @@ def walked(
 
     def end() -> None:
         if row:
-            walk, table = Walk(row, static), new_slot()
+            walk, table = Walk(row, known), new_slot()
             step = _together([call.step for call in row if call.step is not None])
-            binds.append(TapeCall(walk.bind, walk.static, table, step))
+            binds.append(TapeCall(walk.bind, (known.memory, *walk.static), table, step))
             made.append(TapeCall(builtins().walk, (table, *walk.moving), table, step))
         made.extend(later)
         row.clear()
@@ -92,7 +134,7 @@ def walked(
             row.append(call)
         elif row and call.run is nothing:
             later.append(call)
-        elif row and not call.args:  # an array for a result: it may be made earlier
+        elif row and (not call.args or call.out in known.views):  # an array for a result: it may be made earlier
             made.append(call)
         else:
             end()
@@ -112,21 +154,28 @@ def is_native(call: TapeCall) -> bool:
 
 
 class Walk:
-    """Small steps in a row. `static` and `moving` are the slots of arrays that an arena has for good, and of others."""
+    """Small steps in a row. `static` and `moving` are the slots of arrays that an arena has for good, and of others;
+    arrays in the memory of the arena are known by their offsets."""
 
-    def __init__(self, calls: Sequence[TapeCall], static: Collection[int]):
-        slots = dict.fromkeys([slot for call in calls for slot in call.args])
-        self.static = tuple([slot for slot in slots if slot in static])
-        self.moving = tuple([slot for slot in slots if slot not in static])
-        self._args = [call.args for call in calls]
+    def __init__(self, calls: Sequence[TapeCall], known: Known):
+        every = [slot for call in calls for slot in call.args]
+        slots, places, static = dict.fromkeys(every), known.places, known.static
+        placed = [slot for slot in slots if slot in places]
+        others = [slot for slot in slots if slot not in places]
+        self.static = tuple([slot for slot in others if slot in static])
+        self.moving = tuple([slot for slot in others if slot not in static])
         self._kernels = [(call.run.code.address, call.run.length) for call in calls if isinstance(call.run, SmallStep)]
-        places: dict[int, list[int]] = {slot: [] for slot in self.moving}
-        for place, slot in enumerate([slot for args in self._args for slot in args]):
-            if slot in places:
-                places[slot].append(place)
-        self._places = list(places.values())
+        self._counts = [len(call.args) for call in calls]
+        self._offsets = np.array([places[slot] for slot in placed], np.uint64)
+        number = {slot: k for k, slot in enumerate((*placed, *self.static, *self.moving))}
+        self._numbers = np.array([number[slot] for slot in every], np.intp)
+        first = len(placed) + len(self.static)
+        self._moved: list[list[int]] = [[] for _ in self.moving]
+        for place in np.flatnonzero(self._numbers >= first).tolist():
+            self._moved[self._numbers[place] - first].append(place)
 
-    def bind(self, *arrays: Array) -> Array:
-        """The table, with the addresses of the arrays in static slots."""
-        known = dict.fromkeys(self.moving, 0) | {slot: address(x) for slot, x in zip(self.static, arrays, strict=True)}
-        return walk_table(self._kernels, [[known[slot] for slot in args] for args in self._args], self._places)
+    def bind(self, memory: Array, *arrays: Array) -> Array:
+        """The table, with the addresses of the arrays in the memory of an arena, and of those in static slots."""
+        others = np.array([*map(address, arrays), *[0] * len(self.moving)], np.uint64)
+        addresses = np.concatenate([self._offsets + address(memory), others])[self._numbers]
+        return walk_table(self._kernels, self._counts, addresses, self._moved)

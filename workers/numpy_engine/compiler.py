@@ -7,16 +7,19 @@ them, and of constants, are made before the first run. Results that leave the ta
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from distgrad.registry import OPS, View, view_of
+from distgrad.registry import OPS, Kind, View, kind_of, view_of
 from distgrad.result_buffers import MIN_BUFFER_BYTES, RESULT_BUFFERS
 from distgrad.scheduler.cost.layout import Layout
+from distgrad.scheduler.cost.memory import value_bytes
+from distgrad.scheduler.overwriting import overwriting, updates
 from distgrad.scheduler.passes.fuse import alone
 from distgrad.scheduler.program import FUSED, Step
 from distgrad.types import Spec
@@ -26,7 +29,11 @@ from distgrad.workers.kernels import KERNELS
 from distgrad.workers.numpy_engine.destinations import contiguous, destinations, like, parts, small_terms
 from distgrad.workers.numpy_engine.into import INTO
 from distgrad.workers.numpy_engine.stretches import Stretch, stretches
+from distgrad.workers.numpy_engine.updating import part_offset, update_in_place
 from distgrad.workers.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from distgrad.workers.native.small import SmallSteps
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -65,17 +72,26 @@ class Compiler:
         self._root: dict[int, int] = {}  # value -> the value whose memory it sees
         self._strides: dict[int, tuple[int, ...]] = {}  # of values that are not contiguous
         self._offset: dict[int, int] = {}  # roots in the arena
+        self._where: dict[int, int] = {}  # values in the arena that are contiguous
+        self._looks: set[int] = set()  # slots of views that every run makes
         self._fresh: dict[int, list[int]] = {}  # roots that every run allocates: their slots and those of their views
         self._stretches: list[_Under] = []
         self._stretch: _Under | None = None
+        self._bytes = value_bytes(types)
+        self._small_steps = _small_steps(types) if native else None
+        self._small_types = _small_types({step.type for step in steps})
         steps, self._fused_runs = self._with_native_groups(steps)
         self._end = len(steps)
+        self._overwriting = overwriting(steps, self._bytes, gives)
+        self._last = self._last_uses(steps)
         found: list[Stretch] = []
-        if native:
-            steps, found = stretches(steps, types, self._last_uses(steps), pool.size, self._fused_runs)
+        if native and not self._overwriting.in_place:  # what overwrites an array stays behind all that read it
+            given, (steps, found) = steps, stretches(steps, types, self._last, pool.size, self._fused_runs)
+            if not all(map(operator.is_, given, steps)):
+                self._overwriting = overwriting(steps, self._bytes, gives)
+                self._last = self._last_uses(steps)
         self._targets = destinations(steps, types, gives)
         self._early: set[int] = set()  # targets that are there before the step that copies into them
-        self._last = self._last_uses(steps)
         self._dying: dict[int, list[int]] = {}  # the values whose memory each step is the last to see
         for v, i in self._last.items():
             self._dying.setdefault(i, []).append(v)
@@ -103,7 +119,7 @@ class Compiler:
             return self.calls
         played: list[TapeCall] = []
         done = 0
-        static = self._static_slots()
+        static = self._static_slots() if self._stretches else set()
         for stretch in self._stretches:
             played += self.calls[done : stretch.begin]
             played += self._as_one(stretch, static)
@@ -112,9 +128,13 @@ class Compiler:
 
     def _walked(self, calls: list[TapeCall]) -> list[TapeCall]:
         """The same calls, with small native steps in a row as one."""
-        from distgrad.workers.native.small import is_native, walked
+        from distgrad.workers.native.small import Known, is_native, walked
 
-        made, binds = walked(calls, self._static_slots(), self._new_slot)
+        places = {place.slot: place.offset for place in self.places}
+        static = {slot for slot, _ in self.fixed}.union([view.out for view in self.views])
+        memory = self._new_slot()
+        made, binds = walked(calls, Known(places, static, self._looks, memory), self._new_slot)
+        self.places.append(Place(memory, 0, Spec((self.layout.size,), np.dtype(np.uint8))))
         self.views += binds
         self.all_native = all(map(is_native, made))
         return made
@@ -207,13 +227,15 @@ class Compiler:
         """The last step that sees the memory of each value, counting what may become a view of it as one."""
         root: dict[int, int] = {}
         last: dict[int, int] = {}
+        sees = {each: view_of(each) is not None or updates(each) for each in {step.type for step in steps}}
         for i, step in enumerate(steps):
-            for k, v in enumerate(step.outputs):
-                source = _seen(step, k)
-                if source is not None:
-                    root[v] = root.get(source, source)
-                last[root.get(v, v)] = i
-            for v in step.inputs:
+            if sees[step.type]:
+                for k, v in enumerate(step.outputs):
+                    source = self._overwriting.source(step, k)
+                    if source is not None:
+                        root[v] = root.get(source, source)
+                        last[root[v]] = i
+            for v in (*step.outputs, *step.inputs):
                 last[root.get(v, v)] = i
         for v in self._gives:
             last[root.get(v, v)] = self._end
@@ -223,15 +245,16 @@ class Compiler:
 
     def _let_go(self, start: int, stop: int) -> None:
         """Free the values that the steps from `start` to `stop` use last."""
+        if stop == start + 1 and start not in self._dying:
+            return
         for v in [v for i in range(start, stop) for v in self._dying.pop(i, ()) if self._root[v] == v]:
             if v in self._offset:
-                self.layout.give(self._offset.pop(v), self._nbytes(v))
+                self.layout.give(self._offset.pop(v), self._bytes[v])
             elif v in self._fresh and self._nbytes(v) >= WORTH_DROPPING:
                 self.calls += [TapeCall(nothing, (), slot, None) for slot in self._fresh.pop(v)]
 
     def _nbytes(self, v: int) -> int:
-        spec = self._types[v]
-        return spec.dtype.itemsize * math.prod(spec.shape)
+        return self._bytes[v]
 
     def _slot(self, v: int) -> int:
         self.slots[v] = self._new_slot()
@@ -244,12 +267,18 @@ class Compiler:
     # -- steps ---------------------------------------------------------------------------------------------------
 
     def _add(self, i: int, step: Step) -> None:
+        if self._small_steps is not None and step.type in self._small_types and self._small(i, step):
+            return
         if step.type == "Const":
             self._constant(step)
         elif step.type == FUSED:
             self._fused(i, step)
         elif step.outputs and step.outputs[0] in self._early:
             self._copy_rest(step)
+        elif step.outputs and step.outputs[0] in self._overwriting.copied:
+            self._copy_of_view(i, step)
+        elif updates(step.type):
+            self._update(i, step)
         elif not (self._is_view(step) and self._view(step)) and not self._into(i, step):
             self._kernel(step)
 
@@ -313,6 +342,8 @@ class Compiler:
     def _view(self, step: Step) -> bool:
         """Made once where the memory is the arena's or a constant's, else in every run. Not at all where NumPy makes a
         number of what has no axes, because that is a copy."""
+        if self._part(step) is not None:
+            return True
         kernel = partial(KERNELS[step.type], np, **step.attrs)
         static = all(v in self._static for v in step.inputs)
         seen = kernel(*[like(self._types[v], self._strides.get(v)) for v in step.inputs])
@@ -338,17 +369,91 @@ class Compiler:
                 self._static.add(v)
         return True
 
+    def _part(self, step: Step) -> int | None:
+        """The slot of a part of a value in the arena that is contiguous like the value; None for any other view."""
+        source, (v, *others) = step.inputs[0], step.outputs
+        if "index" not in step.attrs or source not in self._where or others:
+            return None
+        slot = self._part_of(source, step.attrs["index"], v)
+        if slot is not None:
+            self.slots[v], self._root[v], self._where[v] = slot, self._root[source], self.places[-1].offset
+            self._static.add(v)
+        return slot
+
+    def _part_of(self, source: int, index: Any, like: int) -> int | None:
+        """The same for x[index], which has the type of `like`."""
+        at = part_offset(index, self._types[source])
+        if at is None:
+            return None
+        slot = self._new_slot()
+        self.places.append(Place(slot, self._where[source] + at, self._types[like]))
+        return slot
+
     def _look(self, views: Sequence[TapeCall], static: bool) -> None:
         if static:
             self.views += views
         else:
+            self._looks.update([call.out for call in views])
             self._first(views)
+
+    # -- updates -------------------------------------------------------------------------------------------------
+
+    def _update(self, i: int, step: Step) -> None:
+        """In place, or in a copy of the array."""
+        (v,), base = step.outputs, step.inputs[0]
+        if v in self._overwriting.in_place:
+            self.slots[v], self._root[v] = self.slots[base], self._root[base]
+            if base in self._static:
+                self._static.add(v)
+            if base in self._where:
+                self._where[v] = self._where[base]
+        else:
+            out = self._out(i, step, v, ())
+            self.calls.append(TapeCall(copied, (out, self.slots[base]), out, step))
+        if not self._native_update(step):
+            args = (v, *step.inputs[1:])
+            run = update_in_place(step.type, step.attrs)
+            self.calls.append(TapeCall(run, tuple([self.slots[u] for u in args]), self.slots[v], step))
+
+    def _native_update(self, step: Step) -> bool:
+        """Set or add to a contiguous part in the arena as native code; False if it cannot run so."""
+        (v,), value, mode = step.outputs, step.inputs[1], step.attrs.get("mode")
+        if self._small_steps is None or len(step.inputs) > 2 or v not in self._where or value in self._strides:
+            return False
+        if mode == "set":
+            run = self._small_steps.copy(value)
+        elif mode == "add":
+            run = self._small_steps.of(replace(step, type="Add", inputs=(value, value), outputs=(value,), attrs={}))
+        else:
+            run = None
+        at = None if run is None else self._part_of(v, step.attrs["index"], value)
+        if run is None or at is None:
+            return False
+        before = (at,) if mode == "add" else ()
+        self.calls.append(TapeCall(run, (*before, self.slots[value], at), at, step))
+        return True
+
+    def _copy_of_view(self, i: int, step: Step) -> None:
+        """A view of what is overwritten before its last use."""
+        (v,), source = step.outputs, step.inputs[0]
+        run = None if self._small_steps is None else self._small_steps.copy(v)
+        at = None
+        if run is not None and "index" in step.attrs and source in self._where:
+            at = self._part_of(source, step.attrs["index"], v)
+        if run is None or at is None:
+            at, view = self._new_slot(), partial(KERNELS[step.type], np, **step.attrs)
+            self._look([TapeCall(view, (self.slots[source],), at, step)], source in self._static)
+            run = None
+        out = self._out(i, step, v, ())
+        self.calls.append(
+            TapeCall(copied, (out, at), out, step) if run is None else TapeCall(run, (at, out), out, step)
+        )
 
     def _into(self, i: int, step: Step) -> bool:
         """Add a step that is computed into its place; False if its kernel allocates."""
         if len(step.outputs) != 1 or OPS[step.type].kernel is not None:
             return False
-        if self._small(i, step) or self._large(i, step):
+        if self._large(i, step):
             return True
         entry, (v,) = INTO.get(step.type), step.outputs
         if entry is None:
@@ -367,13 +472,18 @@ class Compiler:
 
     def _small(self, i: int, step: Step) -> bool:
         """Add an elementwise step as native code; False if it cannot run so, or is a sum of several."""
-        (v,) = step.outputs
-        is_sum = step.type == "AddN" and len(step.inputs) > 2
-        run = _native_step(step, self._types) if self._native and not is_sum else None
+        assert self._small_steps is not None
+        inputs = step.inputs
+        run = None if step.type == "AddN" and len(inputs) > 2 else self._small_steps.of(step)
         if run is None:
             return False
-        out = self._out(i, step, v, step.inputs)
-        self._call(run, (*step.inputs, v), out, step, in_order=True)
+        v = step.outputs[0]
+        out = self._out(i, step, v, inputs)
+        if self._stretch is None and self._strides.keys().isdisjoint(inputs):
+            slots = self.slots
+            self.calls.append(TapeCall(run, (*[slots[u] for u in inputs], out), out, step))
+        else:
+            self._call(run, (*inputs, v), out, step, in_order=True)
         return True
 
     def _large(self, i: int, step: Step) -> bool:
@@ -411,13 +521,16 @@ class Compiler:
         add = self._addition(step)
         self._call(add, (first, second, v), out, step)
         for u in others:
-            self._call(add, (v, u, v), out, step)
+            if u in self._strides or self._stretch is not None:
+                self._call(add, (v, u, v), out, step)
+            else:
+                self.calls.append(TapeCall(add, (out, self.slots[u], out), out, step))
 
     def _addition(self, step: Step) -> Callable[..., Any]:
         """What adds two terms of a sum: native code takes contiguous ones."""
         two = replace(step, inputs=step.inputs[:2])
         contiguous = self._native and self._strides.keys().isdisjoint(step.inputs)
-        return (_native_step(two, self._types) if contiguous else None) or np.add
+        return (self._small_steps.of(two) if contiguous and self._small_steps is not None else None) or np.add
 
     def _fused(self, i: int, step: Step) -> None:
         run = self._fused_runs[step.outputs[0]]
@@ -430,13 +543,13 @@ class Compiler:
         """The slot of a result, with an array in it: of the arena, or a new one where it leaves the task."""
         if v in self._targets:
             return self._at_target(i, step, v)
-        slot, spec = self._slot(v), self._types[v]
-        self._root[v] = v
+        slot, spec = self.count, self._types[v]
+        self.count, self.slots[v], self._root[v] = slot + 1, slot, v
         if v in self._leaves:
             empty = np.empty if self._nbytes(v) < MIN_BUFFER_BYTES else RESULT_BUFFERS.empty
             self._first([TapeCall(partial(empty, spec.shape, spec.dtype), (), slot, step)])
             return slot
-        self._offset[v] = self._place(i, step, v, overwritable)
+        self._offset[v] = self._where[v] = self._place(i, step, v, overwritable)
         self._static.add(v)
         self.places.append(Place(slot, self._offset[v], spec))
         return slot
@@ -471,9 +584,10 @@ class Compiler:
         if v in self._homes:
             return self._row_of(v, *self._homes[v])
         for u in overwritable:
-            alone = sum(self._root[w] == u for w in set(step.inputs)) == 1
-            fits = self._last[u] == i and self._types[u] == self._types[v]
-            if u in self._offset and alone and fits and (self._stretch is None or self._stretch.has_alone(u)):
+            if u not in self._offset or self._last[u] != i or self._types[u] != self._types[v]:
+                continue
+            alone = sum([self._root[w] == u for w in set(step.inputs)]) == 1
+            if alone and (self._stretch is None or self._stretch.has_alone(u)):
                 return self._offset.pop(u)
         return self.layout.take(self._nbytes(v))
 
@@ -499,11 +613,16 @@ def _native_group(step: Step, types: Sequence[Spec], pool: ThreadPool) -> FusedR
     return native_blocks(step, types, pool)
 
 
-def _native_step(step: Step, types: Sequence[Spec]) -> Callable[..., Any] | None:
-    """An elementwise step as native code; None where there is no rule for it."""
-    from distgrad.workers.native.small import small_step
+def _small_types(op_types: Collection[str]) -> frozenset[str]:
+    """Those of elementwise built-in ops."""
+    return frozenset([each for each in op_types if kind_of(each) is Kind.ELEMENTWISE and OPS[each].kernel is None])
 
-    return small_step(step, types)
+
+def _small_steps(types: Sequence[Spec]) -> SmallSteps:
+    """Elementwise steps as native code."""
+    from distgrad.workers.native.small import SmallSteps
+
+    return SmallSteps(types)
 
 
 def _native_run(step: Step, types: Sequence[Spec], pool: ThreadPool) -> Callable[..., Any] | None:

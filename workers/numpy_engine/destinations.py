@@ -70,6 +70,8 @@ _PARTS = {"Reshape": _of_reshape, "Stack": _of_stack, "Concat": _of_concat}
 
 def destinations(steps: Sequence[Step], types: Sequence[Spec], gives: Sequence[int]) -> dict[int, Part]:
     """For each value that can be computed into its target: the part of the target."""
+    if not any(step.type in WRITERS for step in steps):
+        return {}
     made_by = {v: step for step in steps for v in step.outputs}
     uses: dict[int, int] = dict.fromkeys(gives, 2)
     for step in steps:

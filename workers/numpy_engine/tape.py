@@ -7,7 +7,7 @@ or, for tapes of moderate length, the same calls as generated code.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -58,15 +58,18 @@ class Tape:
         self._shares = pool.size > 1 and any(step.type in USES_BLAS for step in steps)
         played = made.played()
         self.nbytes, self.all_native = made.layout.size, made.all_native
-        static = [slot for slot, _ in made.fixed]
-        static += [*(place.slot for place in made.places), *(view.out for view in made.views)]
         leaving = [made.slots[v] for v in gives]
-        new, self._moving = _numbers(made.count, set(static), set(leaving))
+        used = {slot for call in (*played, *made.views) for slot in call.args}.union(leaving)
+        places = [place for place in made.places if place.slot in used]  # others are known by their addresses alone
+        static = [slot for slot, _ in made.fixed]
+        static += [*(place.slot for place in places), *(view.out for view in made.views)]
+        used.update(range(len(reads)), static, [call.out for call in played])
+        new, self._moving = _numbers(sorted(used), set(static), set(leaving))
         self.calls, self._views = _renumbered(played, new), _renumbered(made.views, new)
-        self._places = [Place(new[slot], offset, spec) for slot, offset, spec in made.places]
+        self._places = [Place(new[slot], offset, spec) for slot, offset, spec in places]
         self._fixed = [(new[slot], value) for slot, value in made.fixed]
         self._leaving = [new[slot] for slot in leaving]
-        self._count = made.count
+        self._count = len(used)
         short = len(self.calls) <= LONGEST
         self._straight = Straight(self.calls, [new[slot] for slot in static]) if short else None
 
@@ -146,17 +149,14 @@ def _watched(monitor: TaskMonitor, run: Callable[..., Any], given: Sequence[Any]
     return made
 
 
-def _numbers(count: int, static: Set[int], leaving: Set[int]) -> tuple[list[int], int]:
+def _numbers(slots: Sequence[int], static: Set[int], leaving: Set[int]) -> tuple[dict[int, int], int]:
     """New numbers of slots, by their old ones: those that a run fills or hands out come first, those of the inputs
     before all others as they do already; and how many these are. Generated code has the others in its globals."""
-    first = [slot for slot in range(count) if slot not in static]
-    first += [slot for slot in range(count) if slot in static and slot in leaving]
-    order = first + [slot for slot in range(count) if slot in static and slot not in leaving]
-    new = [0] * count
-    for k, slot in enumerate(order):
-        new[slot] = k
-    return new, len(first)
+    first = [slot for slot in slots if slot not in static]
+    first += [slot for slot in slots if slot in static and slot in leaving]
+    order = first + [slot for slot in slots if slot in static and slot not in leaving]
+    return {slot: k for k, slot in enumerate(order)}, len(first)
 
 
-def _renumbered(calls: Sequence[TapeCall], new: Sequence[int]) -> list[TapeCall]:
+def _renumbered(calls: Sequence[TapeCall], new: Mapping[int, int]) -> list[TapeCall]:
     return [TapeCall(run, tuple([new[slot] for slot in args]), new[out], step) for run, args, out, step in calls]

@@ -36,7 +36,7 @@ def squares(count: int, length: int) -> Array:
     """A table whose only argument is squared `count` times."""
     step = product(length)
     kernels = [(step.code.address, length)] * count
-    return direct.walk_table(kernels, [[0, 0, 0]] * count, [range(3 * count)])
+    return direct.walk_table(kernels, [3] * count, np.zeros(3 * count, np.uint64), [range(3 * count)])
 
 
 def test_a_step_returns_the_array_that_it_fills() -> None:
@@ -55,7 +55,8 @@ def test_a_walk_computes_row_after_row() -> None:
 def test_arrays_in_the_table_stay_and_arguments_move() -> None:
     step = product(2)
     x, made = np.array([2, 3], np.float32), [np.zeros(2, np.float32) for _ in range(2)]
-    table = direct.walk_table([(step.code.address, 2)], [[direct.address(x), direct.address(x), 0]], [[2]])
+    arrays = np.array([direct.address(x), direct.address(x), 0], np.uint64)
+    table = direct.walk_table([(step.code.address, 2)], [3], arrays, [[2]])
     for out in made:
         direct.builtins().walk(table, out)
     assert [out.tolist() for out in made] == [[4, 9]] * 2
