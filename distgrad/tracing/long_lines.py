@@ -5,7 +5,6 @@ Planning and compiling take time for each op, so whoever waits for a first call 
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,13 +14,14 @@ from distgrad.graph import Operation
 #: Maximum ops of one line in one trace that are nothing special.
 MANY_OPS = 1_000
 
-log = logging.getLogger("distgrad")
-
 
 def log_long_lines(name: str, ops: Sequence[Operation]) -> None:
     """Log the lines that recorded more than `MANY_OPS` of these ops; those that gradients added do not count."""
     if len(ops) <= MANY_OPS:
         return
+    import logging  # late: most programs never need it
+
+    log = logging.getLogger("distgrad")
     places = Counter([(op._code, op._lasti) for op in ops if op._code is not None])
     lines: Counter[tuple[str, str]] = Counter()
     for (code, lasti), count in places.items():
