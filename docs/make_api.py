@@ -55,7 +55,9 @@ PAGES = {
             Section("State", ["Variable"]),
             Section(
                 "Inputs and order",
-                names("constant placeholder identity identity_n group tuple no_op control_dependencies"),
+                names(
+                    "constant convert_to_tensor placeholder identity identity_n group tuple no_op control_dependencies"
+                ),
             ),
             Section("Names and devices", names("name_scope device")),
             Section("Functions kept as one op, and your own ops", names("Defun op")),
@@ -88,9 +90,7 @@ PAGES = {
             Section("Sessions and plans", names("Session Plan data_parallel Handle")),
             Section(
                 "Checkpoints and files",
-                names(
-                    "Checkpoints save_checkpoint restore_checkpoint from_checkpoint latest_checkpoint load_tensor"
-                ),
+                names("Checkpoints save_checkpoint restore_checkpoint from_checkpoint latest_checkpoint load_tensor"),
             ),
             Section(
                 "Errors",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.builder import cast, check_fits, common, make, typed
+from distgrad.ops.builder import cast, check_fits, common, convert, make, typed
 from distgrad.ops.guard import guard_all
 from distgrad.ops.indexed_slices import SEGMENT_SUM, IndexedSlices
 from distgrad.ops.key import Key, checked, indexed_shape, known, parse
@@ -162,15 +162,23 @@ def _gather_grad(op: Operation, g: Tensor) -> Any:
     k = len(indices.shape)
     rest = shape[:axis] + shape[axis + 1 :]
     rows = reshape(moveaxis(g, range(axis, axis + k), range(k)) if axis else g, (size_of(indices.shape), *rest))
-    flat = ravel(_not_negative(indices, shape[axis]))
+    flat = _flat_indices(indices, shape[axis])
     if axis == 0:
         return IndexedSlices(rows, flat, shape), None
     return moveaxis(unsorted_segment_sum(rows, flat, shape[axis]), 0, axis), None
 
 
+def _flat_indices(indices: Tensor, n: int) -> Tensor:
+    """Indices as a vector; static ones stay static."""
+    value = known(indices)
+    if value is not None and value.ndim != 1:
+        return convert(value.ravel())
+    return indices if value is not None else ravel(_not_negative(indices, n))
+
+
 def _not_negative(indices: Tensor, n: int) -> Tensor:
     """Make indices non-negative, so that sparse gradients can be merged by index. Static ones already are."""
-    if known(indices) is not None or indices.dtype.kind == "u":
+    if indices.dtype.kind == "u":
         return indices
     wide = indices if n <= np.iinfo(indices.dtype).max else cast(indices, INT)
     return where(wide < 0, wide + n, wide)

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from distgrad import nest
 from distgrad.graph import Tensor
 from distgrad.ops import array, control, index, math, reduce
 from distgrad.ops.builder import cast, typed
@@ -157,17 +158,30 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
     f = ufunc if method == "__call__" else getattr(ufunc, method)
     ours = FUNCTIONS.get(f)
     if ours is None:
-        raise TypeError(_unsupported(f))
+        return _on_values(f, inputs, kwargs, TypeError(_unsupported(f)))
     if not kwargs:
         return ours(*inputs)
-    return ours(*inputs, **{k: v for k, v in kwargs.items() if _given(f, k, v, _UFUNC_DEFAULTS.get(k, _NONE))})
+    try:
+        given = {k: v for k, v in kwargs.items() if _given(f, k, v, _UFUNC_DEFAULTS.get(k, _NONE))}
+    except TypeError as e:
+        return _on_values(f, inputs, kwargs, e)
+    return ours(*inputs, **given)
 
 
 def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`__array_function__`: any other NumPy function. Arguments are bound to NumPy's signature."""
     ours = FUNCTIONS.get(f)
     if ours is None:
-        raise TypeError(_unsupported(f))
+        return _on_values(f, args, kwargs, TypeError(_unsupported(f)))
+    try:
+        required, optional = _bound(f, args, kwargs)
+    except TypeError as e:
+        return _on_values(f, args, kwargs, e)
+    return ours(*required, **optional)
+
+
+def _bound(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What our function takes: required arguments by position, and optional ones that differ from NumPy's defaults."""
     signature = _signature(f)
     required: list[Any] = []
     optional: dict[str, Any] = {}
@@ -181,7 +195,19 @@ def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs:
             required.append(value)
         elif _given(f, name, value, parameter.default):
             optional[name] = value
-    return ours(*required, **optional)
+    return required, optional
+
+
+def _on_values(f: Any, args: Any, kwargs: dict[str, Any], refusal: TypeError) -> Any:
+    """What distgrad refuses, computed by NumPy: outside any graph, where variables are their values."""
+
+    def value(x: Any) -> Any:
+        x = x.__tensor__() if hasattr(x, "__tensor__") else x
+        if isinstance(x, Tensor):
+            raise refusal
+        return x
+
+    return f(*nest.map_structure(value, list(args)), **nest.map_structure(value, kwargs))
 
 
 @cache

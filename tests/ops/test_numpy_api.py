@@ -368,6 +368,24 @@ def test_a_variable_outside_any_graph_is_its_value() -> None:
     assert dg.Variable([1, 2]).nbytes == 16
 
 
+BY_VALUE: dict[str, Callable[[Any], Any]] = {
+    "a function that is not supported": np.unique,
+    "a ufunc that is not supported": np.spacing,
+    "a method that is not supported": lambda x: np.add.reduceat(x, [0, 1]),
+    "an argument that is not supported": lambda x: np.sum(x, where=[True, False, True]),
+    "an output": lambda x: np.add(x, x, out=np.zeros(3)),
+    "a list": lambda x: np.block([x, x]),
+}
+
+
+@pytest.mark.parametrize("case", BY_VALUE)
+def test_outside_any_graph_numpy_computes_with_a_variables_value(case: str) -> None:
+    x = np.array([3.0, 1.0, 3.0])
+    np.testing.assert_array_equal(BY_VALUE[case](dg.Variable(x)), BY_VALUE[case](x))
+    with dg.Graph(), pytest.raises(TypeError, match="not supported"):
+        BY_VALUE[case](dg.Variable(x))
+
+
 def test_a_variable_in_a_graph_has_no_value() -> None:
     v = dg.Variable(2.5)
     with dg.Graph(), pytest.raises(TypeError, match="has no value while the graph is built"):

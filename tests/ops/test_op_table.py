@@ -30,6 +30,7 @@ NOT_IN_TABLE = {"Placeholder", "Capture", "NoOp", "VarHandle", "ReadVariable", "
 NO_KERNEL = {"Placeholder", "Capture", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
 #: Public functions that no row can build: they give operations, or make the inputs and the order of a graph.
 NOT_IN_ROWS = {
+    "convert_to_tensor": "gives its argument, or a constant: test_graph.py",
     "group": "gives an operation, not arrays: test_graph.py",
     "no_op": "gives an operation, not arrays: test_graph.py",
     "placeholder": "has no value until it is fed: test_session.py",
@@ -78,9 +79,7 @@ def public_builders() -> dict[str, FunctionType]:
     spaces = {"": dg, "nn.": dg.nn, "linalg.": dg.linalg, "random.": dg.random}
     named = {prefix + name: getattr(space, name) for prefix, space in spaces.items() for name in space.__all__}
     return {
-        name: f
-        for name, f in named.items()
-        if isinstance(f, FunctionType) and f.__module__.startswith("distgrad.ops.")
+        name: f for name, f in named.items() if isinstance(f, FunctionType) and f.__module__.startswith("distgrad.ops.")
     }
 
 
