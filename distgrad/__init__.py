@@ -59,6 +59,10 @@ from distgrad.ops.control import tuple_ as tuple
 from distgrad.ops.files import *
 from distgrad.ops.index import *
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.ops.library.elementwise import *
+from distgrad.ops.library.search import *
+from distgrad.ops.library.shapes import *
+from distgrad.ops.library.statistics import *
 from distgrad.ops.math import *
 from distgrad.ops.matrix import linalg
 from distgrad.ops.matrix.matmul import *
@@ -97,11 +101,15 @@ __all__ = [
 ]  # fmt: skip
 __all__ += _ops.array.__all__
 __all__ += _ops.control.__all__
+__all__ += _ops.library.elementwise.__all__
 __all__ += _ops.files.__all__
 __all__ += _ops.index.__all__
 __all__ += _ops.math.__all__
 __all__ += _ops.matrix.matmul.__all__
 __all__ += _ops.reduce.__all__
+__all__ += _ops.library.search.__all__
+__all__ += _ops.library.shapes.__all__
+__all__ += _ops.library.statistics.__all__
 
 
 def __getattr__(name: str) -> _Any:

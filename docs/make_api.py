@@ -119,7 +119,8 @@ PAGES = {
                 names(
                     "array_split atleast_1d atleast_2d broadcast_arrays broadcast_to column_stack concatenate diag "
                     "diagonal dstack expand_dims flip fliplr flipud hstack moveaxis pad permute_dims ravel repeat "
-                    "reshape roll rot90 split squeeze stack swapaxes tile trace transpose tril triu unstack vstack"
+                    "reshape roll rot90 split squeeze stack swapaxes tile trace transpose tril triu unstack vstack "
+                    "append atleast_3d block delete diagflat dsplit hsplit insert rollaxis vander vsplit"
                 ),
             ),
             Section(
@@ -142,13 +143,25 @@ PAGES = {
                     "sign square subtract true_divide trunc where"
                 ),
             ),
+            Section(
+                "More elementwise functions",
+                names(
+                    "copysign float_power fmax fmin fmod heaviside iscomplex isneginf isposinf isreal ldexp logaddexp2 "
+                    "modf piecewise select signbit"
+                ),
+            ),
             Section("Products", names("cross dot einsum inner kron matmul outer tensordot vdot vecdot")),
             Section(
                 "Reductions, sorting and scans",
                 names(
                     "all allclose amax amin any argmax argmin argsort average count_nonzero cumprod cumsum diff "
-                    "linear_scan logsumexp max mean median min nanmean nansum prod ptp sort std sum top_k trapezoid var"
+                    "linear_scan logsumexp max mean median min nanmean nansum prod ptp sort std sum top_k trapezoid "
+                    "var partition argpartition"
                 ),
+            ),
+            Section(
+                "Samples and sorted values",
+                names("bincount corrcoef cov digitize histogram histogram_bin_edges interp searchsorted"),
             ),
         ],
     ),

@@ -277,9 +277,9 @@ def arrays_to_join(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
 def _concat_grad(op: Operation, g: Any) -> Any:
     axis = op.attrs["axis"]
     if isinstance(g, IndexedSlices):
-        from distgrad.ops.sparse_parts import parts  # which imports this module
+        from distgrad.ops.index import sparse_parts  # which imports this module
 
-        return parts(g, [x.shape for x in op.inputs], axis)
+        return sparse_parts(g, [x.shape for x in op.inputs], axis)
     return _cut(g, tuple([x.shape[axis] for x in op.inputs]), axis)
 
 

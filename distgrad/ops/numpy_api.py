@@ -10,15 +10,16 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from distgrad import nest
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, reduce
+from distgrad.ops import array, control, index, math, reduce, scan
 from distgrad.ops.builder import cast, typed
+from distgrad.ops.library import elementwise, search, shapes, statistics, ufunc_methods
 from distgrad.ops.matrix import linalg, matmul
 from distgrad.types import Shape, normalize_axis, size_of
 
@@ -82,22 +83,6 @@ def _matrix_diagonal(x: Any, offset: int = 0) -> Any:
     return array.diagonal(x, offset, -2, -1)
 
 
-def _multiply_outer(x: Any, y: Any) -> Any:
-    """The outer product: the axes of x, then those of y."""
-    x, y = typed(x), typed(y)
-    return math.multiply(array.reshape(x, (*x.shape, *[1] * len(y.shape))), y)
-
-
-def _along_first(f: Function) -> Function:
-    """A reduction or cumulative op with default axis 0, as for methods of ufuncs."""
-
-    @wraps(f)  # also keeps the keywords in the signature
-    def along(a: Any, axis: Any = 0, **kwargs: Any) -> Any:
-        return f(a, axis=axis, **kwargs)
-
-    return along
-
-
 # -- the table ---------------------------------------------------------------------------------------------------
 
 EXTRA: dict[str, Function] = {
@@ -105,19 +90,16 @@ EXTRA: dict[str, Function] = {
     "isrealobj": isrealobj, "divmod": divmod, "matrix_transpose": matrix_transpose, "astype": cast,
     "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
     "linalg.matmul": matmul.matmul, "linalg.tensordot": matmul.tensordot, "linalg.diagonal": _matrix_diagonal,
-    "linalg.matrix_transpose": matrix_transpose,
-    "add.reduce": _along_first(reduce.sum), "multiply.reduce": _along_first(reduce.prod),
-    "maximum.reduce": _along_first(reduce.max), "minimum.reduce": _along_first(reduce.min),
-    "logical_and.reduce": _along_first(reduce.all), "logical_or.reduce": _along_first(reduce.any),
-    "add.accumulate": _along_first(reduce.cumsum), "multiply.accumulate": _along_first(reduce.cumprod),
-    "multiply.outer": _multiply_outer,
+    "linalg.matrix_transpose": matrix_transpose, "gradient": scan.gradient,
 }  # fmt: skip
 
 
 def _families() -> dict[str, Function]:
     """The public functions of the op families, by NumPy's names."""
-    modules = {"": (array, control, index, math, matmul, reduce), "linalg.": (linalg,)}
-    return {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
+    first = array, control, elementwise, index, math, matmul, reduce, search, shapes, statistics
+    modules = {"": first, "linalg.": (linalg,)}
+    named = {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
+    return named | ufunc_methods.methods(named)
 
 
 def numpy_function(path: str) -> Any:
@@ -255,12 +237,12 @@ _DATA_DEPENDENT = {
 _IN_PLACE = {"at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
 #: Alternatives to unsupported functions, better than a similar name.
 _INSTEAD = {
-    "add.outer": "expand_dims", "append": "concatenate", "apply_along_axis": "moveaxis", "argpartition": "argsort",
-    "block": "concatenate", "choose": "where", "convolve": "einsum", "corrcoef": "matmul", "correlate": "einsum",
-    "cov": "matmul", "delete": "concatenate", "digitize": "sum", "heaviside": "where", "histogram": "sum",
-    "insert": "concatenate", "interp": "where", "lexsort": "argsort", "nanmax": "where", "nanmin": "where",
-    "nonzero": "where", "partition": "sort", "percentile": "sort", "piecewise": "where", "polyval": "power",
-    "put": "where", "quantile": "sort", "searchsorted": "sum", "select": "where", "unique": "sort",
+    "apply_along_axis": "moveaxis",
+    "choose": "where", "convolve": "einsum", "correlate": "einsum",
+
+    "lexsort": "argsort", "nanmax": "where", "nanmin": "where",
+    "nonzero": "where", "percentile": "sort", "polyval": "power",
+    "put": "where", "quantile": "sort", "unique": "sort",
 }  # fmt: skip
 
 

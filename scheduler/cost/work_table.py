@@ -41,7 +41,7 @@ _TRANSCENDENTAL = {
     "Exp": 1, "Exp2": 1, "Expm1": 1, "Tanh": 1.5, "Log": 1.5, "Log2": 1.5, "Log1p": 1.5, "Log10": 1.6, "Cosh": 1.5,
     "Sinh": 1.6, "Erf": 1.7, "Asin": 2.2, "Acos": 2.2, "Atan": 2.6, "Erfc": 2.9, "Sin": 3.1, "Cos": 3.2, "Atan2": 3.6,
     "Tan": 3.7, "Atanh": 3.7, "Acosh": 4.4, "Pow": 4.4, "Asinh": 4.8, "Hypot": 3.2, "Mod": 4.2, "Digamma": 5.3,
-    "FloorDiv": 5.6, "LogAddExp": 7.5, "Cbrt": 8, "Lgamma": 11, "Polygamma": 200,
+    "FloorDiv": 5.6, "LogAddExp": 7.5, "LogAddExp2": 7.5, "Cbrt": 8, "Lgamma": 11, "Polygamma": 200,
 }  # fmt: skip
 
 # -- rules of single types ---------------------------------------------------------------------------------------

@@ -6,7 +6,9 @@ from importlib import import_module
 
 from .case import Case
 
-FAMILIES = ("control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random", "files")
+FAMILIES = (
+    "control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random", "files", "samples",
+)  # fmt: skip
 
 
 def all_cases() -> dict[str, list[Case]]:
