@@ -7,7 +7,6 @@ not in the table is a TypeError, never an array of objects.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +19,7 @@ from distgrad.graph import Tensor
 from distgrad.ops import array, control, index, math, reduce, scan
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.library import elementwise, search, shapes, statistics, ufunc_methods
+from distgrad.ops.library.instead import COUNTERPARTS
 from distgrad.ops.matrix import linalg, matmul
 from distgrad.types import Shape, normalize_axis, size_of
 
@@ -265,8 +265,8 @@ def _unsupported(f: Any) -> str:
         reason = ": it modifies its argument, but tensors are immutable (scatter_add and where return new ones)"
     name = _name(f)
     path = name.removeprefix("numpy.")
-    if path == name and f.__name__ in math.__all__:  # such as scipy.special.erf
-        return f"{name} is not supported on tensors. Use distgrad.{f.__name__}."
-    instead = [_INSTEAD[path]] if path in _INSTEAD else difflib.get_close_matches(path, [*NAMES], 1, 0.75)
+    if path == name and f.__name__ in COUNTERPARTS:  # such as scipy.special.erf
+        return f"{name} is not supported on tensors. Use distgrad.{COUNTERPARTS[f.__name__]}."
+    instead = [_INSTEAD[path]] if path in _INSTEAD else []
     hint = f"The nearest supported function is numpy.{instead[0]}; " if instead else ""
     return f"{name} is not supported on tensors{reason}. {hint}distgrad's docs/numpy.md lists what is."
