@@ -59,6 +59,7 @@ from distgrad.ops.control import tuple_ as tuple
 from distgrad.ops.files import *
 from distgrad.ops.index import *
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.ops.library import fft
 from distgrad.ops.library.elementwise import *
 from distgrad.ops.library.search import *
 from distgrad.ops.library.shapes import *
@@ -93,7 +94,7 @@ __all__ = [
     "FingerprintError", "Graph", "Handle", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
     "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "StoreFull", "TaskFailed", "Tensor",
     "UnconnectedGradients", "Variable", "cast", "check_graph", "control_dependencies", "custom_gradient",
-    "data_parallel", "device", "explain_gradient",
+    "data_parallel", "device", "explain_gradient", "fft",
     "from_checkpoint", "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product",
     "hessians", "hvp", "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient",
     "op", "random", "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing",

@@ -167,6 +167,7 @@ PAGES = {
     ),
     "nn": Page("dg.nn", "Layers, losses and convolutions.", [Section("", dg.nn.__all__, "nn")]),
     "linalg": Page("dg.linalg", "Decompositions, solvers and norms.", [Section("", dg.linalg.__all__, "linalg")]),
+    "fft": Page("dg.fft", "Discrete Fourier transforms.", [Section("", dg.fft.__all__, "fft")]),
     "random": Page("dg.random", "Random numbers from keys.", [Section("", dg.random.__all__, "random")]),
     "more": Page(
         "More modules",
@@ -200,6 +201,7 @@ INDEX = f"""\
 | [NumPy's functions](functions.md) | `exp`, `sum`, `concatenate`, `where`, `einsum`, … |
 | [dg.nn](nn.md) | layers, losses, convolutions |
 | [dg.linalg](linalg.md) | decompositions, solvers, norms |
+| [dg.fft](fft.md) | discrete Fourier transforms |
 | [dg.random](random.md) | random numbers from keys |
 | [More modules](more.md) | `dg.testing`, `dg.raw_ops`, `dg.progress`, `dg.scheduler` |
 

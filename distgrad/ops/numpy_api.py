@@ -18,7 +18,7 @@ from distgrad import nest
 from distgrad.graph import Tensor
 from distgrad.ops import array, control, index, math, reduce, scan
 from distgrad.ops.builder import cast, typed
-from distgrad.ops.library import elementwise, search, shapes, statistics, ufunc_methods
+from distgrad.ops.library import elementwise, fft, search, shapes, statistics, ufunc_methods
 from distgrad.ops.library.instead import COUNTERPARTS
 from distgrad.ops.matrix import linalg, matmul
 from distgrad.types import Shape, normalize_axis, size_of
@@ -97,7 +97,7 @@ EXTRA: dict[str, Function] = {
 def _families() -> dict[str, Function]:
     """The public functions of the op families, by NumPy's names."""
     first = array, control, elementwise, index, math, matmul, reduce, search, shapes, statistics
-    modules = {"": first, "linalg.": (linalg,)}
+    modules = {"": first, "linalg.": (linalg,), "fft.": (fft,)}
     named = {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
     return named | ufunc_methods.methods(named)
 

@@ -89,6 +89,15 @@ def _load(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     return Work(nbytes=10 * nbytes(outs), calls=100)
 
 
+@rule()
+def _transform(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """One pass per bit of the length along each axis."""
+    whole = max(*ins, *outs, key=size)
+    axes = attrs.get("axes", (attrs.get("axis", -1),))
+    passes = sum(math.log2(whole.shape[i] + 1) for i in axes) if whole.shape else 1.0
+    return Work(elementwise=4.0 * passes * size(whole), nbytes=len(axes) * (nbytes(ins) + nbytes(outs)), calls=4)
+
+
 def _sort(weight: float) -> Rule:
     @rule("axis")
     def made(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
@@ -160,6 +169,10 @@ WORK: dict[str, Rule] = {
     "AdvancedIndexGrad": _scatter(0),
     "ScatterAdd": _scatter(2),
     "UnsortedSegmentSum": _scatter(0),
+    "FFTND": _transform,
+    "IFFTND": _transform,
+    "RFFT": _transform,
+    "IRFFT": _transform,
     "Sort": _sort(0.03),
     "ArgSort": _sort(0.3),
     "TopK": _sort(0.2),

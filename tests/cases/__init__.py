@@ -8,6 +8,7 @@ from .case import Case
 
 FAMILIES = (
     "control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random", "files", "samples",
+    "fft",
 )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import scipy.special
 import distgrad as dg
 from distgrad import linalg, nn
 
-from . import samples
+from . import fft, samples
 from .case import Case, arr, same_name
 from .math import away, flat, unary
 from .random import KEY, philox
@@ -79,6 +79,7 @@ def embedding(table: Any, ids: Any) -> Case:
 
 CASES: dict[str, list[Case]] = {
     **samples.COMPOSED,
+    **fft.COMPOSED,
     # shapes
     "column_stack": [
         of_list(dg.column_stack, np.column_stack, arr(3), arr(3, 2), arr(3, seed=1)),

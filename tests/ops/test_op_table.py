@@ -76,7 +76,7 @@ def test_every_op_has_a_row() -> None:
 
 def public_builders() -> dict[str, FunctionType]:
     """The functions of distgrad/ops under the names by which a user calls them."""
-    spaces = {"": dg, "nn.": dg.nn, "linalg.": dg.linalg, "random.": dg.random}
+    spaces = {"": dg, "nn.": dg.nn, "linalg.": dg.linalg, "random.": dg.random, "fft.": dg.fft}
     named = {prefix + name: getattr(space, name) for prefix, space in spaces.items() for name in space.__all__}
     return {
         name: f for name, f in named.items() if isinstance(f, FunctionType) and f.__module__.startswith("distgrad.ops.")
