@@ -105,10 +105,10 @@ def _norm(what: str, norm: Any) -> str:
 
 
 def _length(what: str, n: Any, size: int) -> int:
-    n = size if n is None else as_int(what, "n", n)
-    if n < 1:
-        raise ValueError(f"{what}: a transform has at least one point, got {n}")
-    return n
+    points: int = size if n is None else as_int(what, "n", n)
+    if points < 1:
+        raise ValueError(f"{what}: a transform has at least one point, got {points}")
+    return points
 
 
 def _fitted(x: Any, axis: int, n: int) -> Any:
@@ -251,7 +251,7 @@ def rfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None, name
     a = _real("rfftn", a)
     *others, (axis, n) = _sizes("rfftn", a, s, axes)
     half = rfft(a, n, axis, norm, name=None if others else name)
-    return _transform(_fft, half, others, _norm("rfftn", norm), name) if others else half  # type: ignore[no-any-return]
+    return _transform(_fft, half, others, _norm("rfftn", norm), name) if others else half
 
 
 def irfftn(a: Any, s: Any = None, axes: Any = None, norm: str | None = None, name: str | None = None) -> Tensor:
