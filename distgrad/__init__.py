@@ -59,6 +59,11 @@ from distgrad.ops.control import tuple_ as tuple
 from distgrad.ops.files import *
 from distgrad.ops.index import *
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
+from distgrad.ops.library import fft
+from distgrad.ops.library.elementwise import *
+from distgrad.ops.library.search import *
+from distgrad.ops.library.shapes import *
+from distgrad.ops.library.statistics import *
 from distgrad.ops.math import *
 from distgrad.ops.matrix import linalg
 from distgrad.ops.matrix.matmul import *
@@ -89,7 +94,7 @@ __all__ = [
     "FingerprintError", "Graph", "Handle", "IndexedSlices", "IndexedSlicesValue", "NoGradient", "NotDifferentiable",
     "NumericsError", "Operation", "Plan", "RegisterGradient", "Session", "StoreFull", "TaskFailed", "Tensor",
     "UnconnectedGradients", "Variable", "cast", "check_graph", "control_dependencies", "custom_gradient",
-    "data_parallel", "device", "explain_gradient",
+    "data_parallel", "device", "explain_gradient", "fft",
     "from_checkpoint", "function", "grad", "grad_pass_through", "gradients", "hessian", "hessian_vector_product",
     "hessians", "hvp", "jacobian", "jvp", "latest_checkpoint", "linalg", "math", "name_scope", "nn", "no_gradient",
     "op", "random", "raw_ops", "recompute_grad", "restore_checkpoint", "save_checkpoint", "scheduler", "testing",
@@ -97,11 +102,15 @@ __all__ = [
 ]  # fmt: skip
 __all__ += _ops.array.__all__
 __all__ += _ops.control.__all__
+__all__ += _ops.library.elementwise.__all__
 __all__ += _ops.files.__all__
 __all__ += _ops.index.__all__
 __all__ += _ops.math.__all__
 __all__ += _ops.matrix.matmul.__all__
 __all__ += _ops.reduce.__all__
+__all__ += _ops.library.search.__all__
+__all__ += _ops.library.shapes.__all__
+__all__ += _ops.library.statistics.__all__
 
 
 def __getattr__(name: str) -> _Any:

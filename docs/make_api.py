@@ -55,7 +55,9 @@ PAGES = {
             Section("State", ["Variable"]),
             Section(
                 "Inputs and order",
-                names("constant placeholder identity identity_n group tuple no_op control_dependencies"),
+                names(
+                    "constant convert_to_tensor placeholder identity identity_n group tuple no_op control_dependencies"
+                ),
             ),
             Section("Names and devices", names("name_scope device")),
             Section("Functions kept as one op, and your own ops", names("Defun op")),
@@ -88,9 +90,7 @@ PAGES = {
             Section("Sessions and plans", names("Session Plan data_parallel Handle")),
             Section(
                 "Checkpoints and files",
-                names(
-                    "Checkpoints save_checkpoint restore_checkpoint from_checkpoint latest_checkpoint load_tensor"
-                ),
+                names("Checkpoints save_checkpoint restore_checkpoint from_checkpoint latest_checkpoint load_tensor"),
             ),
             Section(
                 "Errors",
@@ -119,7 +119,8 @@ PAGES = {
                 names(
                     "array_split atleast_1d atleast_2d broadcast_arrays broadcast_to column_stack concatenate diag "
                     "diagonal dstack expand_dims flip fliplr flipud hstack moveaxis pad permute_dims ravel repeat "
-                    "reshape roll rot90 split squeeze stack swapaxes tile trace transpose tril triu unstack vstack"
+                    "reshape roll rot90 split squeeze stack swapaxes tile trace transpose tril triu unstack vstack "
+                    "append atleast_3d block delete diagflat dsplit hsplit insert rollaxis vander vsplit"
                 ),
             ),
             Section(
@@ -142,18 +143,31 @@ PAGES = {
                     "sign square subtract true_divide trunc where"
                 ),
             ),
+            Section(
+                "More elementwise functions",
+                names(
+                    "copysign float_power fmax fmin fmod heaviside iscomplex isneginf isposinf isreal ldexp logaddexp2 "
+                    "modf piecewise select signbit"
+                ),
+            ),
             Section("Products", names("cross dot einsum inner kron matmul outer tensordot vdot vecdot")),
             Section(
                 "Reductions, sorting and scans",
                 names(
                     "all allclose amax amin any argmax argmin argsort average count_nonzero cumprod cumsum diff "
-                    "linear_scan logsumexp max mean median min nanmean nansum prod ptp sort std sum top_k trapezoid var"
+                    "linear_scan logsumexp max mean median min nanmean nansum prod ptp sort std sum top_k trapezoid "
+                    "var partition argpartition"
                 ),
+            ),
+            Section(
+                "Samples and sorted values",
+                names("bincount corrcoef cov digitize histogram histogram_bin_edges interp searchsorted"),
             ),
         ],
     ),
     "nn": Page("dg.nn", "Layers, losses and convolutions.", [Section("", dg.nn.__all__, "nn")]),
     "linalg": Page("dg.linalg", "Decompositions, solvers and norms.", [Section("", dg.linalg.__all__, "linalg")]),
+    "fft": Page("dg.fft", "Discrete Fourier transforms.", [Section("", dg.fft.__all__, "fft")]),
     "random": Page("dg.random", "Random numbers from keys.", [Section("", dg.random.__all__, "random")]),
     "more": Page(
         "More modules",
@@ -187,6 +201,7 @@ INDEX = f"""\
 | [NumPy's functions](functions.md) | `exp`, `sum`, `concatenate`, `where`, `einsum`, … |
 | [dg.nn](nn.md) | layers, losses, convolutions |
 | [dg.linalg](linalg.md) | decompositions, solvers, norms |
+| [dg.fft](fft.md) | discrete Fourier transforms |
 | [dg.random](random.md) | random numbers from keys |
 | [More modules](more.md) | `dg.testing`, `dg.raw_ops`, `dg.progress`, `dg.scheduler` |
 

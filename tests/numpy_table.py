@@ -64,6 +64,24 @@ class Row:
         return eval(self.example, {"np": np}, {**self.inputs, **values})
 
 
+def _outer(name: str) -> Row:
+    """The outer product by a function of two arguments."""
+    integers = {"bitwise_and": "i, k", "bitwise_or": "i, k", "bitwise_xor": "i, k", "ldexp": "v, k"}
+    logic = {"logical_and": "p, q[0]", "logical_or": "p, q[0]", "logical_xor": "p, q[0]"}
+    steps = {"copysign": "v, u", "heaviside": "v, u"}
+    given = {**integers, **logic, **steps, "float_power": "pos, u", "power": "pos, u", "divide": "v, pos"}
+    flat = {*integers, *logic, "floor_divide"} - {"ldexp"}
+    without = name in flat or "equal" in name or name in ("less", "greater")
+    return Row(f"np.{name}.outer({given.get(name, 'v, u')})", 0 if without else 2)
+
+
+#: Functions of two arguments, each with a method `outer`.
+_PAIRS = (
+    "add subtract multiply divide power floor_divide remainder maximum minimum fmax fmin hypot arctan2 logaddexp "
+    "logaddexp2 copysign fmod heaviside float_power ldexp equal not_equal less less_equal greater greater_equal "
+    "logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor"
+)
+
 _STATIC = "known while the graph is built, so not a tensor"
 _FLAT = "flat almost everywhere"
 
@@ -87,6 +105,15 @@ ROWS = (
     Row("np.maximum(x, y)", 2, "a tie gives its gradient to the first"),
     Row("np.minimum(x, y)", 2, "a tie gives its gradient to the first"),
     Row("np.hypot(x, y)"),
+    Row("np.fmax(x, y)", 2, "a tie gives its gradient to the first"),
+    Row("np.fmin(x, y)", 2, "a tie gives its gradient to the first"),
+    Row("np.fmod(x, pos)"),
+    Row("np.float_power(pos, x)"),
+    Row("np.copysign(x, y)"),
+    Row("np.heaviside(x, y)", 2, "its gradient is zero where x is not"),
+    Row("np.signbit(x)", 0),
+    Row("np.ldexp(v, k[:1])"),
+    Row("np.modf(x)"),
     Row("np.clip(x, -1.0, 1.0)"),
     Row("np.nan_to_num(x)"),
     # exponentials, trigonometry
@@ -98,6 +125,7 @@ ROWS = (
     Row("np.log10(pos)"),
     Row("np.log1p(pos)"),
     Row("np.logaddexp(x, y)"),
+    Row("np.logaddexp2(x, y)"),
     Row("np.sqrt(pos)"),
     Row("np.cbrt(pos)"),
     Row("np.sin(x)"),
@@ -149,9 +177,25 @@ ROWS = (
     Row("np.isfinite(x)", 0),
     Row("np.isinf(x)", 0),
     Row("np.isnan(x)", 0),
+    Row("np.iscomplex(z)", 0),
+    Row("np.isreal(z)", 0),
+    Row("np.isposinf(x)", 0),
+    Row("np.isneginf(x)", 0),
     Row("np.isclose(x, y, atol=1.0)", 0),
     Row("np.allclose(x, y)", 0, "a tensor, not a bool"),
     Row("np.where(p, x, y)", 2, "with three arguments"),
+    Row("np.select([p, q], [x, y], 1.5)"),
+    Row("np.piecewise(x, [x < 0, x > 1], [np.exp, 2.0, np.negative])", 2, "each function is called with all of x"),
+    # samples
+    Row("np.cov(x, aweights=pos[0])"),
+    Row("np.corrcoef(x, y)"),
+    Row("np.histogram(v, bins=4, range=(-2, 2), weights=pos[0])", 1, "a number of bins, or edges"),
+    Row("np.histogram_bin_edges(x, bins=4)"),
+    Row("np.searchsorted(np.array([-1.0, 0.5]), x)", 0),
+    Row("np.digitize(x, np.array([-1.0, 0.5]))", 0),
+    Row("np.bincount(k, minlength=4)", 0, "minlength is the length of the result"),
+    Row("np.interp(x, np.array([-3.0, 0.2, 3.0]), v)"),
+    Row("np.gradient(cube, 0.5, axis=1)"),
     # reductions
     Row("np.sum(x, axis=0)"),
     Row("np.prod(x, axis=-1, keepdims=True)"),
@@ -179,6 +223,8 @@ ROWS = (
     Row("np.cumprod(x, axis=1)"),
     Row("np.sort(x, axis=1)"),
     Row("np.argsort(x, axis=1)", 0),
+    Row("np.partition(x, 1, axis=1)", 2, "sorted"),
+    Row("np.argpartition(x, 1, axis=1)", 0, "sorted"),
     Row("np.add.reduce(x)"),
     Row("np.multiply.reduce(x, axis=1, keepdims=True)"),
     Row("np.maximum.reduce(x)"),
@@ -187,7 +233,25 @@ ROWS = (
     Row("np.logical_or.reduce(p)", 0),
     Row("np.add.accumulate(x)"),
     Row("np.multiply.accumulate(x, axis=1)"),
-    Row("np.multiply.outer(x, v)"),
+    Row("np.subtract.reduce(x, axis=1)"),
+    Row("np.divide.reduce(pos)"),
+    Row("np.logaddexp.reduce(x, axis=1)"),
+    Row("np.logaddexp2.reduce(x, axis=None)"),
+    Row("np.hypot.reduce(x)"),
+    Row("np.fmax.reduce(x)"),
+    Row("np.fmin.reduce(x, axis=1)"),
+    Row("np.subtract.accumulate(x)"),
+    Row("np.divide.accumulate(pos, axis=1)"),
+    Row("np.maximum.accumulate(x, axis=1)"),
+    Row("np.minimum.accumulate(x, axis=1)"),
+    Row("np.fmax.accumulate(x, axis=1)"),
+    Row("np.fmin.accumulate(x, axis=1)"),
+    Row("np.logaddexp.accumulate(x, axis=1)"),
+    Row("np.logaddexp2.accumulate(x, axis=1)"),
+    Row("np.hypot.accumulate(x, axis=1)"),
+    Row("np.logical_and.accumulate(p, axis=1)", 0),
+    Row("np.logical_or.accumulate(p, axis=1)", 0),
+    *[_outer(name) for name in _PAIRS.split()],
     # products
     Row("np.matmul(x, w)"),
     Row("np.dot(x, w)"),
@@ -210,6 +274,17 @@ ROWS = (
     Row("np.squeeze(x[None])"),
     Row("np.atleast_1d(x, v)"),
     Row("np.atleast_2d(v)"),
+    Row("np.atleast_3d(x)"),
+    Row("np.rollaxis(cube, 2)"),
+    Row("np.append(x, y, axis=1)"),
+    Row("np.insert(x, 1, v[:2], axis=1)", 2, "static indices"),
+    Row("np.delete(x, [0, 2], axis=1)", 2, "static indices"),
+    Row("np.block([[x, y], [y, x]])"),
+    Row("np.hsplit(x, 3)"),
+    Row("np.vsplit(x, 2)"),
+    Row("np.dsplit(cube, 2)"),
+    Row("np.diagflat(x)"),
+    Row("np.vander(v, 4)"),
     Row("np.broadcast_to(v, (2, 3))"),
     Row("np.concatenate([x, y], axis=1)"),
     Row("np.stack([x, y], axis=-1)"),
@@ -268,6 +343,23 @@ ROWS = (
     Row("np.linalg.svdvals(m)"),
     Row("np.linalg.tensordot(x, w, axes=1)"),
     Row("np.linalg.trace(cube[:, :2, :2])"),
+    # Fourier transforms
+    Row("np.fft.fft(x)"),
+    Row("np.fft.ifft(z, n=4)"),
+    Row('np.fft.rfft(x, norm="ortho")'),
+    Row("np.fft.irfft(z, n=5)"),
+    Row("np.fft.hfft(z)"),
+    Row("np.fft.ihfft(x)"),
+    Row("np.fft.fft2(cube)"),
+    Row("np.fft.ifft2(cube)"),
+    Row("np.fft.rfft2(cube)"),
+    Row("np.fft.irfft2(cube)"),
+    Row("np.fft.fftn(cube, axes=(0, 0, 2))", 2, "an axis may be named twice"),
+    Row("np.fft.ifftn(cube)"),
+    Row("np.fft.rfftn(cube)"),
+    Row("np.fft.irfftn(cube, s=(2, 3, 5), axes=(0, 1, 2))"),
+    Row("np.fft.fftshift(x, axes=1)"),
+    Row("np.fft.ifftshift(x)"),
     # known while the graph is built
     Row("np.shape(x)", 0, _STATIC),
     Row("np.ndim(x)", 0, _STATIC),

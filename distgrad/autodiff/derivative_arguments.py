@@ -37,6 +37,8 @@ def _variable(what: str, f: Any, x: Any, name: str) -> Any:
         made = convert(x)
     except TypeError as e:
         raise TypeError(f"{what}: argument {name} of {name_of(f)} cannot be differentiated: {e}") from None
+    if made.dtype.kind in "US":
+        raise TypeError(f"{what}: argument {name} of {name_of(f)} is a string: leave it out with argnums, or bind it")
     if not trainable(made.dtype):
         raise TypeError(
             f"{what}: argument {name} of {name_of(f)} has dtype {made.dtype}, and only floats and complex numbers can "

@@ -136,8 +136,9 @@ def _mul_grad(op: Operation, g: Tensor) -> Any:
 
 @RegisterGradient("Div")
 def _div_grad(op: Operation, g: Tensor) -> Any:
-    gx = g / conj(op.inputs[1])
-    return gx, -gx * conj(op.outputs[0])
+    x, y = op.inputs
+    gx = g / conj(y)
+    return gx, -gx * conj(x / y)  # not the quotient itself: a derivative with respect to that one must not end here
 
 
 @RegisterGradient("Mod")

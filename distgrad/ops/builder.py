@@ -7,6 +7,7 @@ in both modes.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from math import prod
@@ -159,6 +160,8 @@ CONST = define("Const", _constant_infer, kind=Kind.SOURCE)
 
 #: Bytes; arrays of at least this size become one constant per graph, however often they are used.
 SHARED_BYTES = 1 << 14
+#: Bytes; a function that is traced warns of a larger constant.
+LARGE_BYTES = 1 << 28
 
 
 def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -183,9 +186,20 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
 
 
 def _constant(value: Any, name: str | None) -> Tensor:
+    if value.nbytes >= LARGE_BYTES and isinstance(_context.graph, FuncGraph):
+        _warn_of_large(value, _context.graph.name)
     value = np.array(value)
     value.flags.writeable = False
     return make(CONST, (), {"value": value}, name)
+
+
+def _warn_of_large(value: Any, function: str) -> None:
+    warnings.warn(
+        f"{function!r} captures an array of {value.nbytes / 2**20:,.0f} MiB (at {here(3)}), which becomes a constant: "
+        f"it is copied, compared with others, and sent along with every plan. Pass it as an argument, or keep it in a "
+        f"distgrad.Variable.",
+        stacklevel=2,
+    )
 
 
 def _shared_constant(graph: Graph, value: Any) -> Tensor:
@@ -280,6 +294,8 @@ def promote(ufunc: np.ufunc, *xs: Any, name: str | None = None) -> tuple[Any, ..
     try:
         dtype = loop_dtype(ufunc, *[_kind(x) for x in xs])
     except TypeError:
+        if any(type(x) not in _SCALARS and x.dtype.kind in "US" for x in xs):
+            raise TypeError(f"{name or ufunc.__name__} computes with numbers, not with strings") from None
         kinds = " and ".join(getattr(k, "__name__", str(k)) for k in map(_kind, xs))
         raise TypeError(f"{name or ufunc.__name__} is not defined for {kinds}; cast the arguments") from None
     return tuple([as_dtype(x, dtype) for x in xs])

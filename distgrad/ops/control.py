@@ -36,8 +36,19 @@ def placeholder(shape: Any, dtype: Any = float, name: str | None = None) -> Tens
     graph = current_graph()
     if graph is None:
         raise RuntimeError("placeholder: there is no graph; build one with `with distgrad.Graph():`")
+    if _is_dtype(shape):
+        first = "shape" if _is_dtype(dtype) else brief(dtype)
+        raise TypeError(
+            f"placeholder: the shape comes first, then the dtype, unlike in TensorFlow: "
+            f"placeholder({first}, {np.dtype(shape).name!r})"
+        )
     spec = Spec(checked_shape(shape), native(np.dtype(dtype)))
     return graph.add("Placeholder", (), [spec], NO_ATTRS, name).outputs[0]
+
+
+def _is_dtype(x: Any) -> bool:
+    """Whether this is a dtype, or the name of one; a tuple of ints is not."""
+    return isinstance(x, type | np.dtype | str)
 
 
 def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None = None) -> Tensor:
@@ -50,6 +61,21 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str | None 
         return value
     array = np.asarray(value, dtype)
     return convert(array if shape is None else np.broadcast_to(array, as_shape(shape)), name=name)
+
+
+def convert_to_tensor(value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
+    """A value as a tensor: numbers, arrays, and nested lists that may contain tensors. A tensor is returned unchanged.
+
+    >>> import distgrad as dg
+    >>> with dg.Graph():
+    ...     t = dg.convert_to_tensor([dg.constant(1.0), 2.0])
+    >>> t.shape
+    (2,)
+    """
+    made = convert(value, dtype, name)
+    if dtype is not None and made.dtype != np.dtype(dtype):
+        raise ValueError(f"convert_to_tensor: {spec_of(made)} is not a tensor of {np.dtype(dtype).name}: use cast")
+    return made
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, name: str | None = None) -> Tensor:
@@ -308,7 +334,7 @@ def tuple_(tensors: Sequence[Any], name: str | None = None, control_inputs: Sequ
 
 
 __all__ = [
-    "add_n", "constant", "full", "group", "identity", "identity_n",
+    "add_n", "constant", "convert_to_tensor", "full", "group", "identity", "identity_n",
     "no_op", "ones", "ones_like", "placeholder", "prevent_gradient", "rank", "shape", "size", "stop_gradient", "zeros",
     "zeros_like",
 ]  # fmt: skip

@@ -8,17 +8,19 @@ attribute `index` of these ops is a normalized key; see `key`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.builder import cast, check_fits, common, make, typed
+from distgrad.ops.builder import cast, check_fits, common, convert, make, typed
+from distgrad.ops.control import zeros
 from distgrad.ops.guard import guard_all
 from distgrad.ops.indexed_slices import SEGMENT_SUM, IndexedSlices
 from distgrad.ops.key import Key, checked, indexed_shape, known, parse
-from distgrad.ops.layout import broadcast_to, expand_dims, moveaxis, ravel, reshape, unstack
-from distgrad.ops.math import clip, equal, remainder, where
+from distgrad.ops.layout import broadcast_to, expand_dims, moveaxis, ravel, reshape, split, unstack
+from distgrad.ops.math import clip, equal, greater_equal, less, logical_and, remainder, where
 from distgrad.registry import Kind, RegisterGradient, View, define
 from distgrad.types import INT, DType, Shape, Typed, as_int, as_shape, brief, normalize_axis, size_of
 
@@ -162,18 +164,56 @@ def _gather_grad(op: Operation, g: Tensor) -> Any:
     k = len(indices.shape)
     rest = shape[:axis] + shape[axis + 1 :]
     rows = reshape(moveaxis(g, range(axis, axis + k), range(k)) if axis else g, (size_of(indices.shape), *rest))
-    flat = ravel(_not_negative(indices, shape[axis]))
+    flat = _flat_indices(indices, shape[axis])
     if axis == 0:
         return IndexedSlices(rows, flat, shape), None
     return moveaxis(unsorted_segment_sum(rows, flat, shape[axis]), 0, axis), None
 
 
+def _flat_indices(indices: Tensor, n: int) -> Tensor:
+    """Indices as a vector; static ones stay static."""
+    value = known(indices)
+    if value is not None and value.ndim != 1:
+        return convert(value.ravel())
+    return indices if value is not None else ravel(_not_negative(indices, n))
+
+
 def _not_negative(indices: Tensor, n: int) -> Tensor:
     """Make indices non-negative, so that sparse gradients can be merged by index. Static ones already are."""
-    if known(indices) is not None or indices.dtype.kind == "u":
+    if indices.dtype.kind == "u":
         return indices
     wide = indices if n <= np.iinfo(indices.dtype).max else cast(indices, INT)
     return where(wide < 0, wide + n, wide)
+
+
+def sparse_parts(g: IndexedSlices, shapes: Sequence[Shape], axis: int) -> list[IndexedSlices]:
+    """The gradients of arrays of these shapes, joined along an axis, from the gradient of the whole."""
+    ends = [*accumulate(shape[axis] for shape in shapes)]
+    if axis == 0:
+        starts = [0, *ends[:-1]]
+        return [_rows(g, start, shape) for start, shape in zip(starts, shapes, strict=True)]
+    cut = split(g.values, ends[:-1], axis - 1 + len(g.indices.shape))
+    return [IndexedSlices(values, g.indices, shape) for values, shape in zip(cut, shapes, strict=True)]
+
+
+def _rows(g: IndexedSlices, start: int, shape: Shape) -> IndexedSlices:
+    """The rows of g that belong to an array of this shape, which begins at row `start`."""
+    indices, values = ravel(g.indices), reshape(g.values, (size_of(g.indices.shape), *shape[1:]))
+    fixed = known(g.indices)
+    if fixed is None and shape[0]:
+        return _masked(values, indices, start, shape)
+    if fixed is None:
+        return IndexedSlices(zeros(shape, g.dtype), zeros((0,), indices.dtype), shape)
+    rows = fixed.ravel()
+    own = np.flatnonzero((rows >= start) & (rows < start + shape[0]))
+    return IndexedSlices(getitem(values, own), convert(rows[own] - start), shape)
+
+
+def _masked(values: Any, indices: Any, start: int, shape: Shape) -> IndexedSlices:
+    """With indices that are known only when the graph runs, other arrays' rows become zeros: shapes are static."""
+    own = logical_and(greater_equal(indices, start), less(indices, start + shape[0]))
+    kept = where(reshape(own, (-1, *[1] * (len(shape) - 1))), values, 0)
+    return IndexedSlices(kept, where(own, indices - start, 0), shape)
 
 
 def take(a: Any, indices: Any, axis: int | None = None, mode: str = "raise", name: str | None = None) -> Tensor:

@@ -14,6 +14,7 @@ import numpy as np
 from distgrad.graph import Operation, Tensor
 from distgrad.ops.builder import cast, check_parts, common, make, make_n, typed
 from distgrad.ops.guard import guard_all
+from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.registry import Kind, RegisterGradient, View, define
 from distgrad.types import (
     MAX_DIMS,
@@ -273,8 +274,12 @@ def arrays_to_join(what: str, arrays: Sequence[Any]) -> tuple[Any, ...]:
 
 
 @RegisterGradient("Concat")
-def _concat_grad(op: Operation, g: Tensor) -> Any:
+def _concat_grad(op: Operation, g: Any) -> Any:
     axis = op.attrs["axis"]
+    if isinstance(g, IndexedSlices):
+        from distgrad.ops.index import sparse_parts  # which imports this module
+
+        return sparse_parts(g, [x.shape for x in op.inputs], axis)
     return _cut(g, tuple([x.shape[axis] for x in op.inputs]), axis)
 
 

@@ -174,7 +174,7 @@ _DERIVATIVES: dict[str, Callable[[Any, Any], Any]] = {
     "Cbrt": lambda x, y: 1 / (3 * square(y)),
     "Sin": lambda x, y: cos(x),
     "Cos": lambda x, y: -sin(x),
-    "Tan": lambda x, y: 1 + square(y),
+    "Tan": lambda x, y: 1 + square(tan(x)),
     "Asin": lambda x, y: rsqrt((1 - x) * (1 + x)),
     "Acos": lambda x, y: -rsqrt((1 - x) * (1 + x)),
     "Atan": lambda x, y: 1 / (1 + square(x)),

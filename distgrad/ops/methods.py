@@ -14,6 +14,7 @@ from distgrad.graph import Tensor
 from distgrad.ops import array, control, index, math, numpy_api, reduce, update
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.indexed_slices import IndexedSlices
+from distgrad.ops.library import instead
 from distgrad.ops.matrix import matmul
 from distgrad.types import Shape, brief
 
@@ -127,11 +128,14 @@ WRITES = {
 
 
 def _no_value(self: Any) -> NoValueError:
+    known = instead.advice()
+    if known:
+        return NoValueError(f"{self!r} has no value while the graph is built: {known}")
     return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
-        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, max(x, 0) is np.maximum(x, 0), and "
-        f"distgrad has counterparts of most functions of math, SciPy and ndarray"
+        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, and max(x, 0) is "
+        f"np.maximum(x, 0)"
     )
 
 

@@ -7,17 +7,19 @@ not in the table is a TypeError, never an array of objects.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
-from functools import cache, wraps
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from distgrad import nest
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, reduce
+from distgrad.ops import array, control, index, math, reduce, scan
 from distgrad.ops.builder import cast, typed
+from distgrad.ops.library import elementwise, fft, search, shapes, statistics, ufunc_methods
+from distgrad.ops.library.instead import COUNTERPARTS
 from distgrad.ops.matrix import linalg, matmul
 from distgrad.types import Shape, normalize_axis, size_of
 
@@ -81,22 +83,6 @@ def _matrix_diagonal(x: Any, offset: int = 0) -> Any:
     return array.diagonal(x, offset, -2, -1)
 
 
-def _multiply_outer(x: Any, y: Any) -> Any:
-    """The outer product: the axes of x, then those of y."""
-    x, y = typed(x), typed(y)
-    return math.multiply(array.reshape(x, (*x.shape, *[1] * len(y.shape))), y)
-
-
-def _along_first(f: Function) -> Function:
-    """A reduction or cumulative op with default axis 0, as for methods of ufuncs."""
-
-    @wraps(f)  # also keeps the keywords in the signature
-    def along(a: Any, axis: Any = 0, **kwargs: Any) -> Any:
-        return f(a, axis=axis, **kwargs)
-
-    return along
-
-
 # -- the table ---------------------------------------------------------------------------------------------------
 
 EXTRA: dict[str, Function] = {
@@ -104,19 +90,16 @@ EXTRA: dict[str, Function] = {
     "isrealobj": isrealobj, "divmod": divmod, "matrix_transpose": matrix_transpose, "astype": cast,
     "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
     "linalg.matmul": matmul.matmul, "linalg.tensordot": matmul.tensordot, "linalg.diagonal": _matrix_diagonal,
-    "linalg.matrix_transpose": matrix_transpose,
-    "add.reduce": _along_first(reduce.sum), "multiply.reduce": _along_first(reduce.prod),
-    "maximum.reduce": _along_first(reduce.max), "minimum.reduce": _along_first(reduce.min),
-    "logical_and.reduce": _along_first(reduce.all), "logical_or.reduce": _along_first(reduce.any),
-    "add.accumulate": _along_first(reduce.cumsum), "multiply.accumulate": _along_first(reduce.cumprod),
-    "multiply.outer": _multiply_outer,
+    "linalg.matrix_transpose": matrix_transpose, "gradient": scan.gradient,
 }  # fmt: skip
 
 
 def _families() -> dict[str, Function]:
     """The public functions of the op families, by NumPy's names."""
-    modules = {"": (array, control, index, math, matmul, reduce), "linalg.": (linalg,)}
-    return {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
+    first = array, control, elementwise, index, math, matmul, reduce, search, shapes, statistics
+    modules = {"": first, "linalg.": (linalg,), "fft.": (fft,)}
+    named = {prefix + name: getattr(m, name) for prefix, ms in modules.items() for m in ms for name in m.__all__}
+    return named | ufunc_methods.methods(named)
 
 
 def numpy_function(path: str) -> Any:
@@ -157,17 +140,30 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
     f = ufunc if method == "__call__" else getattr(ufunc, method)
     ours = FUNCTIONS.get(f)
     if ours is None:
-        raise TypeError(_unsupported(f))
+        return _on_values(f, inputs, kwargs, TypeError(_unsupported(f)))
     if not kwargs:
         return ours(*inputs)
-    return ours(*inputs, **{k: v for k, v in kwargs.items() if _given(f, k, v, _UFUNC_DEFAULTS.get(k, _NONE))})
+    try:
+        given = {k: v for k, v in kwargs.items() if _given(f, k, v, _UFUNC_DEFAULTS.get(k, _NONE))}
+    except TypeError as e:
+        return _on_values(f, inputs, kwargs, e)
+    return ours(*inputs, **given)
 
 
 def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`__array_function__`: any other NumPy function. Arguments are bound to NumPy's signature."""
     ours = FUNCTIONS.get(f)
     if ours is None:
-        raise TypeError(_unsupported(f))
+        return _on_values(f, args, kwargs, TypeError(_unsupported(f)))
+    try:
+        required, optional = _bound(f, args, kwargs)
+    except TypeError as e:
+        return _on_values(f, args, kwargs, e)
+    return ours(*required, **optional)
+
+
+def _bound(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """What our function takes: required arguments by position, and optional ones that differ from NumPy's defaults."""
     signature = _signature(f)
     required: list[Any] = []
     optional: dict[str, Any] = {}
@@ -181,7 +177,19 @@ def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs:
             required.append(value)
         elif _given(f, name, value, parameter.default):
             optional[name] = value
-    return ours(*required, **optional)
+    return required, optional
+
+
+def _on_values(f: Any, args: Any, kwargs: dict[str, Any], refusal: TypeError) -> Any:
+    """What distgrad refuses, computed by NumPy: outside any graph, where variables are their values."""
+
+    def value(x: Any) -> Any:
+        x = x.__tensor__() if hasattr(x, "__tensor__") else x
+        if isinstance(x, Tensor):
+            raise refusal
+        return x
+
+    return f(*nest.map_structure(value, list(args)), **nest.map_structure(value, kwargs))
 
 
 @cache
@@ -229,12 +237,12 @@ _DATA_DEPENDENT = {
 _IN_PLACE = {"at", "copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
 #: Alternatives to unsupported functions, better than a similar name.
 _INSTEAD = {
-    "add.outer": "expand_dims", "append": "concatenate", "apply_along_axis": "moveaxis", "argpartition": "argsort",
-    "block": "concatenate", "choose": "where", "convolve": "einsum", "corrcoef": "matmul", "correlate": "einsum",
-    "cov": "matmul", "delete": "concatenate", "digitize": "sum", "heaviside": "where", "histogram": "sum",
-    "insert": "concatenate", "interp": "where", "lexsort": "argsort", "nanmax": "where", "nanmin": "where",
-    "nonzero": "where", "partition": "sort", "percentile": "sort", "piecewise": "where", "polyval": "power",
-    "put": "where", "quantile": "sort", "searchsorted": "sum", "select": "where", "unique": "sort",
+    "apply_along_axis": "moveaxis",
+    "choose": "where", "convolve": "einsum", "correlate": "einsum",
+
+    "lexsort": "argsort", "nanmax": "where", "nanmin": "where",
+    "nonzero": "where", "percentile": "sort", "polyval": "power",
+    "put": "where", "quantile": "sort", "unique": "sort",
 }  # fmt: skip
 
 
@@ -257,8 +265,8 @@ def _unsupported(f: Any) -> str:
         reason = ": it modifies its argument, but tensors are immutable (scatter_add and where return new ones)"
     name = _name(f)
     path = name.removeprefix("numpy.")
-    if path == name and f.__name__ in math.__all__:  # such as scipy.special.erf
-        return f"{name} is not supported on tensors. Use distgrad.{f.__name__}."
-    instead = [_INSTEAD[path]] if path in _INSTEAD else difflib.get_close_matches(path, [*NAMES], 1, 0.75)
+    if path == name and f.__name__ in COUNTERPARTS:  # such as scipy.special.erf
+        return f"{name} is not supported on tensors. Use distgrad.{COUNTERPARTS[f.__name__]}."
+    instead = [_INSTEAD[path]] if path in _INSTEAD else []
     hint = f"The nearest supported function is numpy.{instead[0]}; " if instead else ""
     return f"{name} is not supported on tensors{reason}. {hint}distgrad's docs/numpy.md lists what is."

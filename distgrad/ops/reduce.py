@@ -19,7 +19,7 @@ from distgrad.ops.guard import guard_all
 from distgrad.ops.index import getitem
 from distgrad.ops.math import conj, divide, equal, exp, isclose, isnan, logical_not, real, sqrt, square, subtract, where
 from distgrad.ops.scan import accumulated, cumprod, cumsum, diff, flat, linear_scan, others
-from distgrad.ops.sort import argsort, sort, top_k
+from distgrad.ops.sort import argpartition, argsort, partition, sort, top_k
 from distgrad.registry import Kind, OpDef, RegisterGradient, define, no_gradient
 from distgrad.types import (
     BOOL,
@@ -410,8 +410,8 @@ def median(a: Any, axis: int | None = None, keepdims: bool = False, name: str | 
 amax, amin = max, min
 
 __all__ = [
-    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "argsort", "average", "count_nonzero", "cumprod",
-    "cumsum", "diff", "linear_scan", "logsumexp", "max", "mean", "median", "min", "nanmean", "nansum", "prod", "ptp",
-    "sort", "std", "sum", "top_k", "trapezoid", "var",
+    "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "argpartition", "argsort", "average",
+    "count_nonzero", "cumprod", "cumsum", "diff", "linear_scan", "logsumexp", "max", "mean", "median", "min", "nanmean",
+    "nansum", "partition", "prod", "ptp", "sort", "std", "sum", "top_k", "trapezoid", "var",
 ]  # fmt: skip
 guard_all(globals(), __all__)

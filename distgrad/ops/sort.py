@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from distgrad.ops.guard import guard_all
 from distgrad.ops.index import along, scatter
 from distgrad.ops.scan import flat
 from distgrad.registry import Kind, RegisterGradient, define, no_gradient
-from distgrad.types import INT, DType, Shape, Typed, as_int, normalize_axis
+from distgrad.types import INT, DType, Shape, Typed, as_int, brief, normalize_axis
 
 _sort = define("Sort", same, kind=Kind.SCAN)
 _argsort = define("ArgSort", lambda x, *, axis: (x.shape, INT), kind=Kind.SCAN)
@@ -40,6 +41,33 @@ def argsort(a: Any, axis: int | None = -1, name: str | None = None) -> Tensor:
     a = typed(a)
     a, axis = (flat(a), 0) if axis is None else (a, normalize_axis(axis, len(a.shape)))
     return make(_argsort, (a,), {"axis": axis}, name)
+
+
+def partition(a: Any, kth: int | Sequence[int], axis: int | None = -1, name: str | None = None) -> Tensor:
+    """a with the elements at kth in their sorted places, smaller ones before and larger ones after them: sorted.
+
+    >>> partition(np.array([3.0, 1.0, 2.0]), 1)
+    array([1., 2., 3.])
+    """
+    return sort(*_checked_kth("partition", a, kth, axis), name=name)
+
+
+def argpartition(a: Any, kth: int | Sequence[int], axis: int | None = -1, name: str | None = None) -> Tensor:
+    """The indices that would partition along an axis: those that would sort.
+
+    >>> argpartition(np.array([3.0, 1.0, 2.0]), 1)
+    array([1, 2, 0])
+    """
+    return argsort(*_checked_kth("argpartition", a, kth, axis), name=name)
+
+
+def _checked_kth(what: str, a: Any, kth: int | Sequence[int], axis: int | None) -> tuple[Any, int]:
+    a = typed(a)
+    a, axis = (flat(a), 0) if axis is None else (a, normalize_axis(axis, len(a.shape)))
+    for k in (kth if isinstance(kth, Sequence | np.ndarray) else (kth,)):
+        if not -a.shape[axis] <= as_int(what, "kth", k) < a.shape[axis]:
+            raise ValueError(f"{what}: kth={brief(k)} is out of bounds for axis {axis} of shape {list(a.shape)}")
+    return a, axis
 
 
 @RegisterGradient("Sort")
@@ -81,5 +109,5 @@ def _top_k_grad(op: Operation, g: Tensor, _: Any) -> Any:
     return scatter(g, (*rows, op.outputs[1]), shape)
 
 
-__all__ = ["argsort", "sort", "top_k"]
+__all__ = ["argpartition", "argsort", "partition", "sort", "top_k"]
 guard_all(globals(), __all__)

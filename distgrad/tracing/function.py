@@ -348,6 +348,8 @@ def _parameter(body: FuncGraph, x: Any, name: str) -> Any:
 
 
 def signature_of(f: Callable[..., Any]) -> inspect.Signature | None:
+    if isinstance(f, np.ufunc):  # its optional parameters exclude each other, so that they cannot all be given
+        return None
     try:
         return inspect.signature(f)
     except (TypeError, ValueError):  # some builtins have no signature

@@ -41,7 +41,7 @@ _TRANSCENDENTAL = {
     "Exp": 1, "Exp2": 1, "Expm1": 1, "Tanh": 1.5, "Log": 1.5, "Log2": 1.5, "Log1p": 1.5, "Log10": 1.6, "Cosh": 1.5,
     "Sinh": 1.6, "Erf": 1.7, "Asin": 2.2, "Acos": 2.2, "Atan": 2.6, "Erfc": 2.9, "Sin": 3.1, "Cos": 3.2, "Atan2": 3.6,
     "Tan": 3.7, "Atanh": 3.7, "Acosh": 4.4, "Pow": 4.4, "Asinh": 4.8, "Hypot": 3.2, "Mod": 4.2, "Digamma": 5.3,
-    "FloorDiv": 5.6, "LogAddExp": 7.5, "Cbrt": 8, "Lgamma": 11, "Polygamma": 200,
+    "FloorDiv": 5.6, "LogAddExp": 7.5, "LogAddExp2": 7.5, "Cbrt": 8, "Lgamma": 11, "Polygamma": 200,
 }  # fmt: skip
 
 # -- rules of single types ---------------------------------------------------------------------------------------
@@ -94,6 +94,15 @@ def _update(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
 def _load(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     """Disks are about ten times slower than memory."""
     return Work(nbytes=10 * nbytes(outs), calls=100)
+
+
+@rule()
+def _transform(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """One pass per bit of the length along each axis."""
+    whole = max(*ins, *outs, key=size)
+    axes = attrs.get("axes", (attrs.get("axis", -1),))
+    passes = sum(math.log2(whole.shape[i] + 1) for i in axes) if whole.shape else 1.0
+    return Work(elementwise=4.0 * passes * size(whole), nbytes=len(axes) * (nbytes(ins) + nbytes(outs)), calls=4)
 
 
 def _sort(weight: float) -> Rule:
@@ -168,6 +177,10 @@ WORK: dict[str, Rule] = {
     "ScatterAdd": _scatter(2),
     "Update": _update,
     "UnsortedSegmentSum": _scatter(0),
+    "FFTND": _transform,
+    "IFFTND": _transform,
+    "RFFT": _transform,
+    "IRFFT": _transform,
     "Sort": _sort(0.03),
     "ArgSort": _sort(0.3),
     "TopK": _sort(0.2),

@@ -161,3 +161,27 @@ def test_1_72_as_y_it_stands_for_its_values() -> None:
 def test_values_that_are_not_rows_of_the_dense_shape_are_refused(values: list[list[float]], dense_shape: Any) -> None:
     with pytest.raises(ValueError, match=r"IndexedSlices: values of shape .* are not rows of a tensor of shape"):
         dg.IndexedSlices(dg.constant(values), dg.constant([1]), dense_shape)
+
+
+def test_sparse_gradients_stay_sparse_through_a_concatenation_of_rows() -> None:
+    a, b = f32(np.ones((3, 2))), f32(np.ones((2, 2)))
+    first, second = G(dg.gather(dg.concatenate([a, b]), [1, 4, -1, 0]), [a, b])
+    assert_slices(first, np.ones((2, 2)), [1, 0], (3, 2))
+    assert_slices(second, np.ones((2, 2)), [1, 1], (2, 2))
+
+
+def test_indices_that_are_known_only_in_the_run_pad_the_rows_of_each_part_with_zeros() -> None:
+    a, b, none = f32(np.ones((3, 2))), f32(np.ones((2, 2))), f32(np.ones((0, 2)))
+    indices = dg.constant([[1, 4], [-1, 0]]) + 0
+    whole = dg.gather(dg.concatenate([a, none, b]), indices)
+    first, empty, second = G(whole * np.inf, [a, none, b])
+    assert_slices(first, np.float32([[np.inf] * 2, [0, 0], [0, 0], [np.inf] * 2]), [1, 0, 0, 0], (3, 2))
+    assert_slices(empty, np.zeros((0, 2)), [], (0, 2))
+    assert_slices(second, np.float32([[0, 0], [np.inf] * 2, [np.inf] * 2, [0, 0]]), [0, 1, 1, 0], (2, 2))
+
+
+def test_sparse_gradients_stay_sparse_through_a_concatenation_of_columns() -> None:
+    a, b = f32(np.ones((3, 2))), f32(np.ones((3, 1)))
+    first, second = G(dg.gather(dg.concatenate([a, b], axis=1), [2, 2]) * f32([1.0, 2.0, 3.0]), [a, b])
+    assert_slices(first, [[1, 2], [1, 2]], [2, 2], (3, 2))
+    assert_slices(second, [[3], [3]], [2, 2], (3, 1))

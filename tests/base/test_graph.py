@@ -561,3 +561,27 @@ def test_a_chain_of_a_hundred_thousand_ops_is_built_differentiated_and_printed()
     text = str(graph)
     assert text.count("\n") + 1 == len(graph.ops)
     assert re.match(r"%\d+ f32\[\] = AddN\(", text[text.rindex("\n") + 1 :])
+
+
+@pytest.mark.parametrize("first", [np.float32, "float32", np.dtype("float32")])
+def test_a_placeholder_with_tensorflows_order_of_arguments_is_told_so(first: Any) -> None:
+    text = r"the shape comes first, .* unlike in TensorFlow: placeholder\(\(2, 3\), 'float32'\)"
+    with dg.Graph(), pytest.raises(TypeError, match=text):
+        dg.placeholder(first, (2, 3))
+    with dg.Graph(), pytest.raises(TypeError, match=r"placeholder\(shape, 'float32'\)"):
+        dg.placeholder(first)
+
+
+def test_anything_that_a_builder_takes_can_be_converted_to_a_tensor() -> None:
+    v = dg.Variable([1.0, 2.0])
+    with dg.Graph():
+        x = dg.constant(3.0)
+        assert dg.convert_to_tensor(x) is x
+        assert dg.convert_to_tensor(v).op.type == "ReadVariable"
+        made = [dg.convert_to_tensor([x, 1.0]), dg.convert_to_tensor([1, 2], "float32", name="both")]
+        with pytest.raises(ValueError, match=r"convert_to_tensor: f64.* is not a tensor of float32: use cast"):
+            dg.convert_to_tensor(x, "float32")
+    assert made[1].op.name == "both"
+    found = dg.Session().run(made)
+    assert [y.tolist() for y in found] == [[3.0, 1.0], [1.0, 2.0]]
+    assert found[1].dtype == np.float32

@@ -6,7 +6,10 @@ from importlib import import_module
 
 from .case import Case
 
-FAMILIES = ("control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random", "files")
+FAMILIES = (
+    "control", "math", "array", "reduce", "index", "matmul", "linalg", "nn", "conv", "random", "files", "samples",
+    "fft",
+)  # fmt: skip
 
 
 def all_cases() -> dict[str, list[Case]]:

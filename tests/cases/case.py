@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+import distgrad as dg
+
 
 @dataclass(frozen=True)
 class Case:
@@ -41,3 +43,15 @@ def apart(*shape: int, seed: int = 0) -> Any:
     rng = np.random.default_rng([seed, *shape])
     count = int(np.prod(shape, dtype=int))
     return (rng.permutation(count) * 0.25 - count * 0.11 + rng.uniform(0, 0.1, count)).reshape(shape)
+
+
+def same_name(
+    name: str, *inputs: Any, complex: bool = True, order: int = 2, float32: bool = True, **options: Any
+) -> Case:
+    """A function against NumPy's of the same name, in the namespace of the same name."""
+    space, _, function = name.rpartition(".")
+
+    def run(module: Any) -> Callable[..., Any]:
+        return lambda *xs: getattr(getattr(module, space) if space else module, function)(*xs, **options)
+
+    return Case(run(dg), inputs, run(np), order, float32, complex=complex)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,8 @@ import scipy.special
 import distgrad as dg
 from distgrad import linalg, nn
 
-from .case import Case, arr
+from . import fft, samples
+from .case import Case, arr, same_name
 from .math import away, flat, unary
 from .random import KEY, philox
 
@@ -19,16 +19,6 @@ I = np.array
 BOOLS = np.array([[True, False, True], [False, False, True]])
 #: NaN only where the gradient is zero: in the middle of each row.
 GAPS = np.where([False, True, False], np.nan, arr(2, 3))
-
-
-def same_name(name: str, *inputs: Any, complex: bool = True, order: int = 2, **options: Any) -> Case:
-    """A function against NumPy's of the same name, in the namespace of the same name."""
-    space, _, function = name.rpartition(".")
-
-    def run(module: Any) -> Callable[..., Any]:
-        return lambda *xs: getattr(getattr(module, space) if space else module, function)(*xs, **options)
-
-    return Case(run(dg), inputs, run(np), order, complex=complex)
 
 
 def of_list(f: Any, reference: Any, *inputs: Any) -> Case:
@@ -88,6 +78,8 @@ def embedding(table: Any, ids: Any) -> Case:
 
 
 CASES: dict[str, list[Case]] = {
+    **samples.COMPOSED,
+    **fft.COMPOSED,
     # shapes
     "column_stack": [
         of_list(dg.column_stack, np.column_stack, arr(3), arr(3, 2), arr(3, seed=1)),

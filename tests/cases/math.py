@@ -111,6 +111,14 @@ CASES: dict[str, list[Case]] = {
         Case(dg.logaddexp, (arr(3), arr(3)), np.logaddexp),
         *flat(dg.logaddexp, np.logaddexp, (SPECIAL, -np.inf), (1e3, np.array([1e3, -1e3]))),
     ],
+    "Fmax": [*binary(dg.fmax, np.fmax), *flat(dg.fmax, np.fmax, (INTS, 1), (SPECIAL, SPECIAL[::-1]))],
+    "Fmin": [*binary(dg.fmin, np.fmin), *flat(dg.fmin, np.fmin, (INTS, 1), (SPECIAL, SPECIAL[::-1]))],
+    "LogAddExp2": [
+        *binary(dg.logaddexp2, np.logaddexp2),
+        Case(dg.logaddexp2, (arr(3), arr(3)), np.logaddexp2),
+        *flat(dg.logaddexp2, np.logaddexp2, (SPECIAL, -np.inf), (1e3, np.array([1e3, -1e3]))),
+    ],
+    "SignBit": flat(dg.signbit, np.signbit, SPECIAL, arr(2, 3), np.zeros((0, 3))),
     # comparison, logic, bits
     "Equal": comparison(dg.equal, np.equal),
     "NotEqual": comparison(dg.not_equal, np.not_equal),

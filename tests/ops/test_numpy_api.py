@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 import distgrad as dg
 from distgrad import nest
-from distgrad.ops import methods, numpy_api
+from distgrad.ops import builder, methods, numpy_api
+from distgrad.ops.library import instead
 from distgrad.testing import check_grads
 from distgrad.types import trainable
 
@@ -233,24 +235,30 @@ def test_an_argument_that_is_not_supported_is_named(case: str, t: Any) -> None:
 
 UNSUPPORTED: dict[str, tuple[Callable[[Any], Any], str]] = {
     "quantile": (lambda t: np.quantile(t, 0.5), r"numpy\.quantile is not supported on tensors\. The .* numpy\.sort;"),
-    "histogram": (np.histogram, r"numpy\.histogram is not supported on tensors\. The nearest .* numpy\.sum;"),
+    "histogram": (lambda t: np.histogram(t, "auto"), "histogram: with bins='auto' the number of bins depends on data"),
     "nonzero": (np.nonzero, r"numpy\.nonzero .* depends on data.* numpy\.where;"),
     "unique": (np.unique, r"numpy\.unique .* depends on data"),
     "where alone": (np.where, "where: give both x and y"),
     "copyto": (lambda t: np.copyto(np.zeros((2, 3)), t), r"numpy\.copyto .* modifies its argument"),
     "add.at": (lambda t: np.add.at(np.zeros((2, 3)), 0, t), r"numpy\.add\.at .*scatter_add"),
-    "add.reduceat": (lambda t: np.add.reduceat(t, [0]), r"numpy\.add\.reduceat .* numpy\.add\.reduce"),
-    "add.outer": (lambda t: np.add.outer(t, t), r"numpy\.add\.outer .* numpy\.expand_dims;"),
-    "subtract.reduce": (np.subtract.reduce, r"numpy\.subtract\.reduce is not supported"),
-    "fft": (np.fft.fft, r"numpy\.fft\.fft is not supported on tensors\. distgrad's docs/numpy\.md"),
-    "lstsq": (lambda t: np.linalg.lstsq(t, t), r"numpy\.linalg\.lstsq .* numpy\.linalg\."),
+    "add.reduceat": (lambda t: np.add.reduceat(t, [0]), r"numpy\.add\.reduceat is not supported"),
+    "power.reduce": (np.power.reduce, r"numpy\.power\.reduce is not supported"),
+    "roots": (np.roots, r"numpy\.roots is not supported on tensors\. distgrad's docs/numpy\.md"),
+    "lstsq": (lambda t: np.linalg.lstsq(t, t), r"numpy\.linalg\.lstsq is not supported"),
     "left_shift": (lambda t: np.ones(3, int) << t, r"numpy\.left_shift is not supported"),
     "frompyfunc": (np.frompyfunc(abs, 1, 1), r"the ufunc '.*' is not supported"),
     "asarray": (np.asarray, "has no value while the graph is built: run it with a session"),
     "array": (lambda t: np.array([t, t]), r"has no value while the graph is built: .*is np.stack\(\[x, y\]\)"),
-    "random": (lambda t: np.random.default_rng(0).normal(t), "has no value while the graph is built"),
-    "permutation": (lambda t: np.random.default_rng(0).permutation(t), "has no value while the graph is built"),
-    "a method of an array": (lambda t: np.ones(2).dot(t), "has no value .* functions of math, SciPy and ndarray"),
+    "a generator": (lambda t: np.random.default_rng(0).normal(t), r"draws .* at once.* distgrad\.random\.normal\(key"),
+    "random": (lambda t: np.random.uniform(t), "NumPy draws random numbers at once, while a function is traced"),  # noqa: NPY002
+    "a method of an array": (lambda t: np.ones(2).dot(t), "has no value .* use operators and NumPy's functions"),
+    "math": (lambda t: math.exp(t[0, 0]), r"math\.exp computes with values, .* Use distgrad\.exp\."),
+    "math without": (lambda t: math.nextafter(t[0, 0], 1.0), r"math\.nextafter .* distgrad has no counterpart of it"),
+    "float": (lambda t: float(t[0, 0]), r"float\(x\) needs one\. Keep the tensor"),
+    "range": (lambda t: range(t[0, 0]), r"range\(x\) needs one: how often a loop runs"),
+    "a dtype": (lambda t: np.int64(t[0, 0]), r"Convert with x\.astype\(np\.int64\)"),
+    "text": (lambda t: t + "abc", "add computes with numbers, not with strings"),
+    "a similar name": (np.linalg.cond, r"numpy\.linalg\.cond is not supported on tensors\. distgrad's docs"),
     "assigning": (lambda t: operator.setitem(np.zeros((2, 3)), 0, t), "has no value while the graph is built"),
     "indexing": (lambda t: operator.getitem(np.zeros(3), dg.constant(1)), "has no value while the graph is built"),
 }
@@ -281,10 +289,48 @@ def test_what_is_not_supported_is_a_type_error_with_a_remedy(case: str, t: Any) 
         call(t)
 
 
-def test_scipys_ufuncs_are_sent_to_distgrads(t: Any) -> None:
-    special = pytest.importorskip("scipy.special")
-    with pytest.raises(TypeError, match=r"the ufunc 'erf' is not supported on tensors\. Use distgrad\.erf\."):
-        special.erf(t)
+def scipy_functions() -> list[tuple[Any, Callable[[Any], Any], str]]:
+    from scipy import linalg, signal, special
+
+    return [
+        (special.logsumexp, lambda t: special.logsumexp(t), r"scipy\.special\.logsumexp .* Use distgrad\.logsumexp\."),
+        (special.softmax, lambda t: special.softmax(t, axis=0), r"special\.softmax .* Use distgrad\.nn\.softmax"),
+        (linalg.inv, lambda t: linalg.inv(t @ t.T), r"scipy\.linalg\.inv .* Use distgrad\.linalg\.inv\."),
+        (signal.detrend, signal.detrend, r"scipy\.signal\.detrend .* distgrad has no counterpart of it\."),
+    ]
+
+
+@pytest.mark.parametrize("i", range(4))
+def test_scipys_functions_are_named_with_their_counterparts(i: int, t: Any) -> None:
+    _, call, text = scipy_functions()[i]
+    with pytest.raises(TypeError, match=text):
+        call(t)
+
+
+def test_every_counterpart_exists() -> None:
+    for path in instead.COUNTERPARTS.values():
+        assert callable(operator.attrgetter(path)(dg))
+
+
+def test_a_call_that_is_not_in_a_file_is_told_what_holds_for_all(t: Any) -> None:
+    with pytest.raises(TypeError, match=r"has no value while the graph is built: run it with a session"):
+        eval("float(t[0, 0])", {"t": t})
+
+
+def test_a_large_constant_of_a_function_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "LARGE_BYTES", 1 << 20)
+    big = np.zeros(1 << 17)
+    f = dg.function(lambda t: dg.sum(big) + t)
+    text = r"captures an array of 1 MiB \(at .*_api.py:\d+\), .* Pass it as an argument, or .* distgrad.Variable"
+    with pytest.warns(UserWarning, match=text):
+        f(1.0)
+    with dg.Graph():  # whose constants are meant
+        dg.constant(big)
+
+
+def test_a_string_has_no_derivative() -> None:
+    with pytest.raises(TypeError, match=r"argument 'mode' of .* is a string: leave it out with argnums"):
+        dg.grad(lambda mode, x: x)("sum", 1.0)
 
 
 # -- mixing ------------------------------------------------------------------------------------------------------
@@ -366,6 +412,24 @@ def test_a_variable_outside_any_graph_is_its_value() -> None:
     assert (float(v), int(v), v.item(), v.tolist(), bool(v)) == (2.5, 2, 2.5, 2.5, True)
     assert type(np.tanh(dg.Variable([1.0, 2.0]))) is np.ndarray
     assert dg.Variable([1, 2]).nbytes == 16
+
+
+BY_VALUE: dict[str, Callable[[Any], Any]] = {
+    "a function that is not supported": np.unique,
+    "a ufunc that is not supported": np.spacing,
+    "a method that is not supported": lambda x: np.add.reduceat(x, [0, 1]),
+    "an argument that is not supported": lambda x: np.sum(x, where=[True, False, True]),
+    "an output": lambda x: np.add(x, x, out=np.zeros(3)),
+    "several arguments": lambda x: np.union1d(x, x),
+}
+
+
+@pytest.mark.parametrize("case", BY_VALUE)
+def test_outside_any_graph_numpy_computes_with_a_variables_value(case: str) -> None:
+    x = np.array([3.0, 1.0, 3.0])
+    np.testing.assert_array_equal(BY_VALUE[case](dg.Variable(x)), BY_VALUE[case](x))
+    with dg.Graph(), pytest.raises(TypeError, match="not supported"):
+        BY_VALUE[case](dg.Variable(x))
 
 
 def test_a_variable_in_a_graph_has_no_value() -> None:

@@ -30,6 +30,7 @@ NOT_IN_TABLE = {"Placeholder", "Capture", "NoOp", "VarHandle", "ReadVariable", "
 NO_KERNEL = {"Placeholder", "Capture", "VarHandle", "ReadVariable", "Assign", "Call", "SymbolicGradient"}
 #: Public functions that no row can build: they give operations, or make the inputs and the order of a graph.
 NOT_IN_ROWS = {
+    "convert_to_tensor": "gives its argument, or a constant: test_graph.py",
     "group": "gives an operation, not arrays: test_graph.py",
     "no_op": "gives an operation, not arrays: test_graph.py",
     "placeholder": "has no value until it is fed: test_session.py",
@@ -75,12 +76,10 @@ def test_every_op_has_a_row() -> None:
 
 def public_builders() -> dict[str, FunctionType]:
     """The functions of distgrad/ops under the names by which a user calls them."""
-    spaces = {"": dg, "nn.": dg.nn, "linalg.": dg.linalg, "random.": dg.random}
+    spaces = {"": dg, "nn.": dg.nn, "linalg.": dg.linalg, "random.": dg.random, "fft.": dg.fft}
     named = {prefix + name: getattr(space, name) for prefix, space in spaces.items() for name in space.__all__}
     return {
-        name: f
-        for name, f in named.items()
-        if isinstance(f, FunctionType) and f.__module__.startswith("distgrad.ops.")
+        name: f for name, f in named.items() if isinstance(f, FunctionType) and f.__module__.startswith("distgrad.ops.")
     }
 
 

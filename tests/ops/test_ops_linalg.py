@@ -465,3 +465,23 @@ def test_cross_along_other_axes() -> None:
 def test_vectors_that_do_not_fit_are_an_error(build: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         build()
+
+
+@pytest.mark.parametrize("uplo", ["L", "U"])
+@pytest.mark.parametrize("dtype", [np.float64, np.complex128])
+def test_eigh_has_gradients_where_it_reads_the_matrix_alone(uplo: str, dtype: Any) -> None:
+    a = arr(3, 3).astype(dtype) + (0.5j * arr(3, 3, seed=1) if dtype == np.complex128 else 0)
+    check_grads(lambda a: dg.linalg.eigh(a, uplo).eigenvalues, [a], 2)
+    check_grads(lambda a: dg.linalg.eigvalsh(a, uplo), [a], 2)
+    check_grads(lambda a: dg.abs(dg.linalg.eigh(a, uplo).eigenvectors), [a], 1)
+    (g,) = gradient(lambda a: dg.real(dg.sum(dg.linalg.eigvalsh(a, uplo) ** 3)), a)
+    unread = np.triu_indices(3, 1) if uplo == "L" else np.tril_indices(3, -1)
+    np.testing.assert_array_equal(g[unread], 0)
+
+
+@pytest.mark.parametrize("uplo", ["L", "U"])
+@pytest.mark.parametrize("shape", [(2, 2), (4, 4), (2, 3, 3)])
+def test_eigenvectors_have_numpys_signs(uplo: str, shape: Any) -> None:
+    a = arr(*shape)
+    for found, expected in zip(run(lambda a: dg.linalg.eigh(a, uplo), a), np.linalg.eigh(a, uplo), strict=True):
+        np.testing.assert_array_equal(found, expected)

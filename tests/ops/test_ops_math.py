@@ -282,3 +282,19 @@ def test_log1p_in_single_precision_at_the_ends_of_its_range_and_between(n: int) 
                 finite = np.isfinite(exact)
                 np.testing.assert_array_equal(found[~finite], exact[~finite])
                 np.testing.assert_array_almost_equal_nulp(found[finite], exact[finite], 4)
+
+
+@pytest.mark.parametrize("f", [dg.divide, lambda x, y: dg.tan(x / y)])
+def test_second_derivatives_do_not_go_through_the_result_where_tensorflows_do_not(f: Callable[..., Any]) -> None:
+    with dg.Graph():
+        x, y = dg.constant(3.0), dg.constant(2.0)
+        result = f(x, y)
+        slopes = dg.gradients(result, [x, y])
+        assert dg.gradients(slopes, [result]) == [None]
+
+
+def test_the_gradient_of_a_quotient_divides_once_more_than_the_quotient() -> None:
+    with dg.Graph():
+        x, y = dg.constant(3.0), dg.constant(2.0)
+        gx, gy = dg.gradients(x / y, [x, y])
+        assert dg.Session().run([gx, gy, *dg.gradients(gy, [x, y])]) == [0.5, -0.75, -0.25, 0.75]

@@ -604,3 +604,13 @@ def test_engines_get_native_arrays_however_a_function_is_called() -> None:
     assert dg.Session().submit(square, foreign).value().tolist() == [0.0, 1.0, 4.0]
     plain = np.arange(3.0)
     assert square.prepared(plain)[1][0] is plain
+
+
+def test_numpys_functions_can_be_traced_themselves() -> None:
+    x = np.arange(3.0)
+    np.testing.assert_allclose(dg.function(np.exp)(x), np.exp(x))
+    np.testing.assert_array_equal(dg.function(np.add)(x, 1.0), x + 1)
+    np.testing.assert_array_equal(dg.function(np.add.reduce)(x), 3.0)
+    np.testing.assert_array_equal(dg.function(np.sum)(x), 3.0)
+    assert dg.grad(np.square)(3.0) == 6.0
+    assert dg.grad(np.sum)(x).tolist() == [1.0, 1.0, 1.0]

@@ -12,7 +12,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 #: Function -> the kinds of dtypes for which NumPy has it but the standard does not.
 _LACKING = {
     "less": "c", "less_equal": "c", "greater": "c", "greater_equal": "c", "max": "bc", "min": "bc", "argmax": "bc",
-    "argmin": "bc", "sort": "bc", "argsort": "bc", "matmul": "b", "exp2": "fc", "cbrt": "f",
+    "argmin": "bc", "sort": "bc", "argsort": "bc", "matmul": "b", "exp2": "fc", "cbrt": "f", "fmax": "biufc",
+    "fmin": "biufc", "logaddexp2": "f", "searchsorted": "biufc", "signbit": "f",
 }  # fmt: skip
 
 

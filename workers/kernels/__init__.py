@@ -6,10 +6,10 @@
 
 from __future__ import annotations
 
-from distgrad.workers.kernels import array, control, conv, files, index, linalg, math, matmul, nn, random, reduce
+from distgrad.workers.kernels import array, control, conv, fft, files, index, linalg, math, matmul, nn, random, reduce
 from distgrad.workers.kernels.table import KERNELS, KERNELS_OF, kernel, lookup
 
 __all__ = [
-    "KERNELS", "KERNELS_OF", "array", "control", "conv", "files", "index", "kernel", "linalg", "lookup", "math",
+    "KERNELS", "KERNELS_OF", "array", "control", "conv", "fft", "files", "index", "kernel", "linalg", "lookup", "math",
     "matmul", "nn", "random", "reduce",
 ]  # fmt: skip

@@ -77,8 +77,11 @@ def cholesky(xp: Any, a: Any) -> Any:
 
 
 @kernel("SelfAdjointEigV2", blas=True)
-def eigh(xp: Any, a: Any, *, compute_v: bool) -> Any:
-    return tuple(xp.linalg.eigh(a)) if compute_v else xp.linalg.eigvalsh(a)
+def eigh(xp: Any, a: Any, *, compute_v: bool, lower: bool) -> Any:
+    if not lower and xp is not np:
+        a = _adjoint(xp, a)  # the standard reads the lower triangle
+    triangle = {"UPLO": "L" if lower else "U"} if xp is np else {}  # which decides the signs of the vectors
+    return tuple(xp.linalg.eigh(a, **triangle)) if compute_v else xp.linalg.eigvalsh(a, **triangle)
 
 
 @kernel("Qr", blas=True)

@@ -24,7 +24,7 @@ NAMED = {
     "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
     "Cosh": "cosh", "Tanh": "tanh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Floor": "floor",
     "Ceil": "ceil", "Trunc": "trunc", "Rint": "round", "Sign": "sign", "Abs": "abs", "Real": "real", "Imag": "imag",
-    "Conj": "conj", "Select": "where",
+    "Conj": "conj", "Select": "where", "Fmax": "fmax", "Fmin": "fmin", "LogAddExp2": "logaddexp2", "SignBit": "signbit",
 }  # fmt: skip
 
 

@@ -134,3 +134,11 @@ def _largest(xp: Any, x: Any, k: int) -> Any:
     free = k - xp.count_nonzero(above, axis=-1, keepdims=True)
     level &= xp.cumulative_sum(xp.astype(level, xp.uint8), axis=-1, dtype=xp.int64) <= free
     return xp.reshape(xp.nonzero(above | level)[-1], (*x.shape[:-1], k))
+
+
+@kernel("SearchSorted")
+def searchsorted(xp: Any, a: Any, v: Any, *, side: str) -> Any:
+    own = extras(xp)
+    if own.is_short(a.dtype):
+        a, v = own.astype(a, xp.float32), own.astype(v, xp.float32)
+    return own.function("searchsorted")(a, v, side=side)

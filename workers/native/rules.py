@@ -5,6 +5,7 @@ A new elementwise op runs natively with one line here: a formula of its inputs. 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce as folded
@@ -25,6 +26,7 @@ class Unsupported(Exception):
 FLOATS = frozenset("fd")
 NUMBERS = FLOATS | frozenset("bhilqBHILQ")
 ALL = NUMBERS | {"?"}
+LOG2_E = 1 / math.log(2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def minimum(x: Value, y: Value) -> Value:
 
 _rule("Maximum", maximum, NUMBERS)
 _rule("Minimum", minimum, NUMBERS)
+_rule("Fmax", lambda x, y: select((y > x) | x.is_nan() if y.is_float else y > x, y, x), NUMBERS)
+_rule("Fmin", lambda x, y: select((y < x) | x.is_nan() if y.is_float else y < x, y, x), NUMBERS)
 _rule("Sign", lambda x: select(x > 0, 1, select(x < 0, x.like(-1), select(x == 0, 0, x) if x.is_float else x.like(0))))
 
 # -- comparing and choosing ------------------------------------------------------------------------------------------
@@ -169,6 +173,24 @@ def _offered(*names: str) -> frozenset[str]:
 for _type, _name in _NAMES.items():
     if _offered(_name):
         RULES[_type] = _Function(_function(_name), _offered(_name), slow=True)
+
+
+def _log_add(exp: str, log1p: Callable[[Value], Value], of_two: float) -> Callable[..., Value]:
+    """The larger one and what the smaller one adds; equal ones apart, as the difference of infinities is NaN."""
+
+    def build(x: Value, y: Value) -> Value:
+        return select(x == y, x + of_two, maximum(x, y) + log1p(_function(exp)(-abs(x - y))))
+
+    return build
+
+
+def _log2_1p(x: Value) -> Value:
+    return _function("log1p")(x) * LOG2_E
+
+
+_MORE = _offered("exp", "exp2", "log1p")
+RULES["LogAddExp"] = _Function(_log_add("exp", _function("log1p"), math.log(2)), _MORE, slow=True)
+RULES["LogAddExp2"] = _Function(_log_add("exp2", _log2_1p, 1.0), _MORE, slow=True)
 
 
 def _gelu(x: Value, *, approximate: bool) -> Value:

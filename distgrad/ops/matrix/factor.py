@@ -100,7 +100,7 @@ def _halved(x: Any) -> Tensor:
 # -- eigh --------------------------------------------------------------------------------------------------------
 
 
-def _eigh_infer(a: Typed, *, compute_v: bool) -> list[tuple[Shape, DType]]:
+def _eigh_infer(a: Typed, *, compute_v: bool, lower: bool) -> list[tuple[Shape, DType]]:
     values = (a.shape[:-1], real_dtype(a.dtype))
     return [values, (a.shape, a.dtype)] if compute_v else [values]
 
@@ -109,7 +109,8 @@ _eigh = define("SelfAdjointEigV2", _eigh_infer, kind=Kind.LINALG)
 
 
 def eigh(a: Any, UPLO: str = "L", name: str | None = None) -> EighResult:
-    """Eigenvalues (ascending) and eigenvectors of Hermitian matrices; only the triangle UPLO is read.
+    """Eigenvalues (ascending) and eigenvectors of Hermitian matrices; only the triangle UPLO is read, so that only its
+    elements have a gradient.
 
     Both are differentiable; gradients of eigenvectors require distinct eigenvalues, and a function that does not depend
     on the arbitrary phases of the vectors.
@@ -117,7 +118,7 @@ def eigh(a: Any, UPLO: str = "L", name: str | None = None) -> EighResult:
     >>> eigh([[3.0, 0.0], [0.0, 1.0]]).eigenvalues
     array([1., 3.])
     """
-    return EighResult(*make_n(_eigh, (_one_triangle("eigh", a, UPLO),), {"compute_v": True}, name))
+    return EighResult(*make_n(_eigh, (square_matrices("eigh", a),), _triangle("eigh", UPLO, True), name))
 
 
 def eigvalsh(a: Any, UPLO: str = "L", name: str | None = None) -> Tensor:
@@ -126,24 +127,25 @@ def eigvalsh(a: Any, UPLO: str = "L", name: str | None = None) -> Tensor:
     >>> eigvalsh([[3.0, 0.0], [0.0, 1.0]])
     array([1., 3.])
     """
-    return make_n(_eigh, (_one_triangle("eigvalsh", a, UPLO),), {"compute_v": False}, name)[0]
+    return make_n(_eigh, (square_matrices("eigvalsh", a),), _triangle("eigvalsh", UPLO, False), name)[0]
 
 
-def _one_triangle(what: str, a: Any, uplo: str) -> Any:
-    """Matrices with the requested triangle as the lower one."""
+def _triangle(what: str, uplo: str, compute_v: bool) -> dict[str, bool]:
     if str(uplo).upper() not in ("L", "U"):
         raise ValueError(f"{what}: UPLO must be 'L' or 'U', got {brief(uplo)}")
-    a = square_matrices(what, a)
-    return a if uplo.upper() == "L" else adjoint(a)
+    return {"compute_v": compute_v, "lower": uplo.upper() == "L"}
 
 
 @RegisterGradient("SelfAdjointEigV2")
 def _eigh_grad(op: Operation, g_values: Tensor, g_vectors: Tensor | None = None) -> Any:
-    w, v = op.outputs if op.attrs["compute_v"] else eigh(op.inputs[0])
+    lower = op.attrs["lower"]
+    w, v = op.outputs if op.attrs["compute_v"] else eigh(op.inputs[0], "L" if lower else "U")
     columns = v * _row(g_values)
     if g_vectors is not None and not _unused(g_vectors):
         columns = columns + product(v, product(v, g_vectors, adjoint_a=True) * _inverse_gaps(w))
-    return _symmetrized(product(columns, v, adjoint_b=True))
+    spread = product(columns, v, adjoint_b=True)
+    read = _halved(spread + adjoint(spread))  # an element of the triangle stands for two of the matrix
+    return read if lower else adjoint(read)
 
 
 # -- qr ----------------------------------------------------------------------------------------------------------
