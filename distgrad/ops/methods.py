@@ -11,7 +11,7 @@ from typing import Any
 
 from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, numpy_api, reduce
+from distgrad.ops import array, control, index, math, numpy_api, reduce, update
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.matrix import matmul
@@ -108,7 +108,7 @@ def _nbytes(self: Any) -> int:
 
 PROPERTIES: dict[str, Method] = {
     "T": array.transpose, "mT": numpy_api.matrix_transpose, "real": math.real, "imag": math.imag,
-    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes,
+    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes, "at": update.At,
 }  # fmt: skip
 
 # -- methods that raise ------------------------------------------------------------------------------------------

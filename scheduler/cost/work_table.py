@@ -159,6 +159,7 @@ WORK: dict[str, Rule] = {
     "AdvancedIndex": _advanced_index,
     "AdvancedIndexGrad": _scatter(0),
     "ScatterAdd": _scatter(2),
+    "Update": _scatter(1),
     "UnsortedSegmentSum": _scatter(0),
     "Sort": _sort(0.03),
     "ArgSort": _sort(0.3),

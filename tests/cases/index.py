@@ -8,9 +8,10 @@ import numpy as np
 
 import distgrad as dg
 from distgrad.ops.index import add_slices
+from distgrad.ops.update import At
 
 from .array import PICK
-from .case import Case, arr
+from .case import Case, apart, arr
 
 I = np.array
 MASK = np.array([[True, False, True], [False, False, True]])
@@ -134,6 +135,64 @@ def _gather(x: Any, indices: Any, axis: int) -> Case:
     )
 
 
+def _update(x: Any, key: Any, value: Any, mode: str = "set", **options: Any) -> Case:
+    return Case(
+        lambda x, v: getattr(At(x)[key], mode)(v),
+        (x, value),
+        lambda x, v: updated(x, key, v, mode),
+        **options,
+    )
+
+
+def updated(x: Any, key: Any, value: Any, mode: str) -> Any:
+    out = np.array(x)
+    if mode == "set":
+        out[key] = value
+    else:
+        getattr(np, mode).at(out, key, value)
+    return out
+
+
+UPDATES = [
+    _update(arr(5), K[1:4], arr(3, seed=1), complex=True),
+    _update(arr(5), K[::-2], arr(), complex=True),
+    _update(arr(4, 3), 1, arr(3, seed=1)),
+    _update(arr(4, 3), K[..., None, -1], arr(4, 1, seed=1)),
+    _update(arr(2, 3), K[0, 2], arr()),
+    _update(arr(), (), arr(seed=1)),
+    _update(arr(2, 3), ..., arr(1, 1, 3, seed=1)),
+    _update(arr(0, 3), K[:, 1], arr(0, seed=1)),
+    _update(arr(4, 3), K[1:, :2], arr(3, 1, seed=1), "add", complex=True),
+    _update(arr(4, 3), K[1:, :2], arr(2, seed=1), "multiply", complex=True),
+    _update(arr(5), K[::2], apart(3) + 0.05, "maximum"),
+    _update(arr(5), K[::2], apart(3) + 0.05, "minimum"),
+    _update(arr(5), I([3, 0, 3, 3]), arr(4, seed=1), complex=True),
+    _update(arr(5, 2), I([3, 0, 3, 3]), arr(4, 2, seed=1), "add", complex=True),
+    _update(arr(5), I([3, 0, 3, 3]), arr(4, seed=1) + 3, "multiply", complex=True),
+    _update(arr(5), I([3, 0, 3, 3]), apart(4) + 0.05, "maximum"),
+    _update(arr(5), I([3, 0, 3, 3]), apart(4) + 0.05, "minimum"),
+    _update(arr(2, 3, 4), K[1, :, [0, 0, 3]], arr(3, 3, seed=1)),
+    _update(arr(2, 3, 4), K[:, [[0], [2]], ::2], arr(2, seed=1), "add"),
+    _update(arr(2, 3), MASK, arr(3, seed=1)),
+    _update(arr(2, 3), np.zeros((2, 3), bool), arr(seed=1)),
+    Case(
+        lambda x, i, v: At(x)[i, 1:].set(v),
+        (arr(4, 3), I([2, -1, 2]), arr(3, 2, seed=1)),
+        lambda x, i, v: updated(x, K[i, 1:], v, "set"),
+    ),
+    Case(
+        lambda x, i, v: At(x)[:, i].add(v),
+        (arr(4, 3), I([2, -1]), arr(2, seed=1)),
+        lambda x, i, v: updated(x, K[:, i], v, "add"),
+    ),
+    Case(
+        lambda x, i, v: At(x)[i].maximum(v),
+        (arr(4), I([2, -1, 2]), apart(3) + 0.05),
+        lambda x, i, v: updated(x, K[i], v, "maximum"),
+    ),
+]
+
+
 CASES: dict[str, list[Case]] = {
     "StridedSlice": SLICES,
     "StridedSliceGrad": [
@@ -176,6 +235,7 @@ CASES: dict[str, list[Case]] = {
         ),
         Case(lambda v: dg.unsorted_segment_sum(v, [], 3), (arr(0, 2),), lambda v: np.zeros((3, 2))),
     ],
+    "Update": UPDATES,
     "ScatterAdd": [
         Case(dg.scatter_add, (arr(4, 2), I([1, 3, -3]), arr(3, 2)), added, complex=True),
         Case(lambda x, u: dg.scatter_add(x, [[0], [2]], u), (arr(3), arr(1)), lambda x, u: added(x, [[0], [2]], u)),

@@ -109,6 +109,15 @@ class Extras:
 
         return self.by_numpy(run, out, *_arrays(key))
 
+    def combine_at(self, out: Any, key: Sequence[Any], values: Any, mode: str) -> Any:
+        """Set out[key], for integer arrays that may have duplicates, or combine it with the values by the ufunc `mode`,
+        in order. May overwrite `out`; returns the result."""
+
+        def run(out: Array, values: Array, *arrays: Array) -> Array:
+            return combine_at(np.array(out), _with(key, arrays), values, mode)
+
+        return self.by_numpy(run, out, values, *_arrays(key))
+
     def add_at(self, flat: Any, places: Any, values: Any) -> Any:
         """Add values to a vector at places, in order; places may repeat. May overwrite `flat`; returns the result."""
 
@@ -179,6 +188,14 @@ def solve_triangular(a: Array, b: Array, adjoint: bool, lower: bool, unit_diagon
         a, b, trans=2 if adjoint else 0, lower=lower, unit_diagonal=unit_diagonal, check_finite=False
     )
     return made
+
+
+def combine_at(out: Array, key: Any, values: Array, mode: str) -> Array:
+    if mode == "set":
+        out[key] = values
+    else:
+        getattr(np, mode).at(out, key, values)
+    return out
 
 
 def _arrays(key: Sequence[Any]) -> list[Any]:

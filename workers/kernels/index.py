@@ -141,3 +141,15 @@ def scatter_add(xp: Any, x: Any, indices: Any, updates: Any) -> Any:
     out = xp.empty(x.shape, dtype=x.dtype)  # not a copy, which might not be contiguous
     out[...] = x
     return add_rows(xp, out, indices, updates)
+
+
+@kernel("Update")
+def update(xp: Any, base: Any, value: Any, *arrays: Any, index: Any, mode: str) -> Any:
+    more = extras(xp)
+    out = xp.asarray(base, copy=True)
+    key = _native(index, arrays)
+    if arrays:
+        return more.combine_at(out, key, value, mode)
+    if mode != "set":
+        value = more.function(mode)(more.get(out, key), value)
+    return more.put(out, key, value)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from distgrad.workers.backends.base_extras import Array, Extras, solve_triangular
+from distgrad.workers.backends.base_extras import Array, Extras, combine_at, solve_triangular
 
 
 class NumpyExtras(Extras):
@@ -47,6 +47,9 @@ class NumpyExtras(Extras):
     def increase(self, out: Any, key: Sequence[Any], by: Any) -> Any:
         out[key] += by
         return out
+
+    def combine_at(self, out: Any, key: Sequence[Any], values: Any, mode: str) -> Any:
+        return combine_at(out, tuple(key), values, mode)
 
     def add_at(self, flat: Any, places: Any, values: Any) -> Any:
         np.add.at(flat, places, values)
