@@ -11,28 +11,17 @@ from typing import Any
 
 from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, numpy_api, reduce, update
+from distgrad.ops import array, control, index, masks, math, numpy_api, reduce, statements, update
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.matrix import matmul
+from distgrad.ops.names import Array
+from distgrad.ops.operators import BINARY, COMPARISONS, UNARY
 from distgrad.types import Shape, brief
 
 Method = Callable[..., Any]
 
 # -- operators ---------------------------------------------------------------------------------------------------
-
-BINARY: dict[str, Method] = {
-    "add": math.add, "sub": math.subtract, "mul": math.multiply, "truediv": math.divide, "floordiv": math.floor_divide,
-    "mod": math.remainder, "divmod": numpy_api.divmod, "pow": math.power, "matmul": matmul.matmul,
-    "and": math.bitwise_and, "or": math.bitwise_or, "xor": math.bitwise_xor,
-}  # fmt: skip
-COMPARISONS: dict[str, Method] = {
-    "lt": math.less, "le": math.less_equal, "gt": math.greater, "ge": math.greater_equal, "eq": math.equal,
-    "ne": math.not_equal,
-}  # fmt: skip
-UNARY: dict[str, Method] = {
-    "neg": math.negative, "pos": math.positive, "abs": math.abs, "invert": math.invert, "round": math.round,
-}  # fmt: skip
 
 
 def _reflected(f: Method) -> Method:
@@ -52,6 +41,8 @@ def _len(self: Any) -> int:
 def _iter(self: Any) -> Iterator[Any]:
     if not self.shape:
         raise TypeError("iteration over a 0-d tensor")
+    if type(self) is Array:  # each row is read when it is reached
+        return (self[i] for i in range(self.shape[0]))
     return iter(array.unstack(self))
 
 
@@ -75,8 +66,17 @@ def _ravel(self: Any, order: str = "C") -> Any:
     return array.reshape(self, -1, order)
 
 
+def _flatten(self: Any, order: str = "C") -> Any:
+    return _copy(array.reshape(self, -1, order))
+
+
 def _astype(self: Any, dtype: Any) -> Any:
-    return cast(self, dtype)
+    made = cast(self, dtype)
+    return _copy(self) if made is self else made
+
+
+def _sort(self: Any, axis: int = -1) -> None:
+    statements.set_item(self, Ellipsis, reduce.sort(self, axis))
 
 
 def _copy(self: Any) -> Any:
@@ -87,7 +87,7 @@ METHODS: dict[str, Method] = {
     "all": reduce.all, "any": reduce.any, "argmax": reduce.argmax, "argmin": reduce.argmin, "argsort": reduce.argsort,
     "astype": _astype, "clip": math.clip, "conj": math.conj, "conjugate": math.conj, "copy": _copy,
     "cumprod": reduce.cumprod, "cumsum": reduce.cumsum, "diagonal": array.diagonal, "dot": matmul.dot,
-    "flatten": _ravel, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod, "ravel": _ravel,
+    "flatten": _flatten, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod, "ravel": _ravel,
     "repeat": array.repeat, "reshape": _reshape, "round": math.round, "squeeze": array.squeeze, "std": reduce.std,
     "sum": reduce.sum, "swapaxes": array.swapaxes, "take": index.take, "trace": array.trace, "transpose": _transpose,
     "var": reduce.var,
@@ -117,12 +117,8 @@ PROPERTIES: dict[str, Method] = {
 VALUES = ("item", "tolist", "__float__", "__int__", "__index__", "__complex__")
 #: Methods that modify an array, and their alternatives.
 WRITES = {
-    "sort": "distgrad.sort(x) returns a sorted tensor",
     "partition": "distgrad.sort(x) returns a sorted tensor",
-    "fill": "distgrad.full(x.shape, value) returns a filled tensor",
-    "put": "distgrad.scatter_add(x, indices, updates) or where(condition, x, y) returns a new tensor",
     "resize": "x.reshape(shape) returns a tensor of another shape",
-    "__setitem__": "distgrad.scatter_add(x, indices, updates) adds to rows, where(condition, x, y) replaces by value",
 }
 
 
@@ -150,8 +146,7 @@ def _value(name: str) -> Method:
 
 def _write(name: str, remedy: str) -> Method:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        what = "x[...] = y" if name == "__setitem__" else f".{name}()"
-        raise TypeError(f"{what} would modify {self!r}, but tensors are immutable: {remedy}")
+        raise TypeError(f".{name}() would modify {self!r}, but tensors are immutable: {remedy}")
 
     return method
 
@@ -181,7 +176,9 @@ def _special() -> dict[str, Method]:
     """All special methods, by name."""
     table = {f"__{name}__": f for name, f in (BINARY | COMPARISONS | UNARY).items()}
     table |= {f"__r{name}__": _reflected(f) for name, f in BINARY.items()}
-    table |= {"__getitem__": index.getitem, "__len__": _len, "__iter__": _iter, "__contains__": _contains}
+    table |= {"__getitem__": statements.item, "__len__": _len, "__iter__": _iter, "__contains__": _contains}
+    table |= {f"__i{name}__": statements.inplace(name) for name in statements.INPLACE}
+    table |= {"__setitem__": statements.set_item, "fill": statements.fill, "sort": _sort, "put": statements.put}
     table |= {"__bool__": _bool, "__array_ufunc__": numpy_api.array_ufunc}
     return table | {"__array_function__": numpy_api.array_function}
 
@@ -190,12 +187,14 @@ def _refused() -> dict[str, Method]:
     return {name: _value(name) for name in VALUES} | {name: _write(name, remedy) for name, remedy in WRITES.items()}
 
 
-def _property(f: Method) -> property:
+def _property(name: str, f: Method) -> property:
     """The builder as a property, without its example, which doctest would run in the module of the class."""
-    return property(f, doc=(f.__doc__ or "").partition("\n")[0])
+    setter = statements.set_part(f) if name in ("real", "imag") else None
+    return property(f, setter, doc=(f.__doc__ or "").partition("\n")[0])
 
 
-_TABLE: dict[str, Any] = _special() | METHODS | _refused() | {name: _property(f) for name, f in PROPERTIES.items()}
+PLAIN: dict[str, Any] = _special() | METHODS | _refused()
+_TABLE: dict[str, Any] = PLAIN | {name: _property(name, f) for name, f in PROPERTIES.items()}
 
 
 def install(cls: type) -> None:
@@ -207,4 +206,5 @@ def install(cls: type) -> None:
 
 install(Tensor)
 install(IndexedSlices)
+masks.install()
 Tensor.__array__ = _array  # type: ignore[attr-defined]

@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, reduce
+from distgrad.ops import array, control, index, math, reduce, statements
 from distgrad.ops.builder import cast, typed
+from distgrad.ops.masks import Masked
 from distgrad.ops.matrix import linalg, matmul
 from distgrad.types import Shape, normalize_axis, size_of
 
@@ -154,6 +155,12 @@ _UFUNC_DEFAULTS = {
 
 def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """`__array_ufunc__`: a ufunc, or one of its methods, with a tensor among the arguments."""
+    if any(isinstance(x, Masked) for x in inputs):
+        return NotImplemented
+    if method == "at":
+        return statements.at(ufunc, *inputs)
+    if (out := kwargs.pop("out", None)) is not None:
+        return statements.out_of(out, array_ufunc(self, ufunc, method, *inputs, **kwargs), _name(ufunc))
     f = ufunc if method == "__call__" else getattr(ufunc, method)
     ours = FUNCTIONS.get(f)
     if ours is None:
@@ -165,6 +172,11 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
 
 def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`__array_function__`: any other NumPy function. Arguments are bound to NumPy's signature."""
+    if f in statements.WRITERS:
+        return statements.WRITERS[f](*args, **kwargs)
+    if (out := kwargs.get("out")) is not None:
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        return statements.out_of(out, array_function(self, f, types, args, rest), _name(f))
     ours = FUNCTIONS.get(f)
     if ours is None:
         raise TypeError(_unsupported(f))

@@ -307,11 +307,11 @@ def finish(body: FuncGraph, structure: Any) -> Traced:
     """Make the leaves of `structure` the outputs of a body: tensors, IndexedSlices, operations to run, or None."""
     for leaf in nest.flatten(structure):
         if isinstance(leaf, IndexedSlices):
-            body.outputs += [leaf.values, leaf.indices]
+            body.outputs += [leaf.values.now(), leaf.indices.now()]
         elif isinstance(leaf, Operation):
             body.effects.append(leaf)
         elif leaf is not None:
-            body.outputs.append(leaf)
+            body.outputs.append(leaf.now())
     return Traced(body, structure)
 
 
