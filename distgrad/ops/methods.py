@@ -13,6 +13,7 @@ from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
 from distgrad.ops import array, control, index, masks, math, numpy_api, reduce, statements, update
 from distgrad.ops.builder import cast, typed
+from distgrad.ops.concrete import install_concrete
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.matrix import matmul
 from distgrad.ops.names import Array
@@ -108,7 +109,7 @@ def _nbytes(self: Any) -> int:
 
 PROPERTIES: dict[str, Method] = {
     "T": array.transpose, "mT": numpy_api.matrix_transpose, "real": math.real, "imag": math.imag,
-    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes, "at": update.At,
+    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes,
 }  # fmt: skip
 
 # -- methods that raise ------------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ def _no_value(self: Any) -> NoValueError:
     return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
-        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, max(x, 0) is np.maximum(x, 0), and "
+        f"np.stack([x, y]), array[i] = x works with `import distgrad.numpy as np` in place of `import numpy as np`, max(x, 0) is np.maximum(x, 0), and "
         f"distgrad has counterparts of most functions of math, SciPy and ndarray"
     )
 
@@ -195,6 +196,7 @@ def _property(name: str, f: Method) -> property:
 
 PLAIN: dict[str, Any] = _special() | METHODS | _refused()
 _TABLE: dict[str, Any] = PLAIN | {name: _property(name, f) for name, f in PROPERTIES.items()}
+_TABLE["at"] = property(update.At, doc="`x.at[key].set(value)`: a copy of x with some elements replaced; see `At`.")
 
 
 def install(cls: type) -> None:
@@ -207,4 +209,5 @@ def install(cls: type) -> None:
 install(Tensor)
 install(IndexedSlices)
 masks.install()
+install_concrete(PLAIN, PROPERTIES)
 Tensor.__array__ = _array  # type: ignore[attr-defined]

@@ -261,10 +261,10 @@ def named(memory: Memory, shadow: Raw, part: str | None = None, value: Tensor | 
     return made
 
 
-def fresh(value: Tensor) -> Tensor:
+def fresh(value: Tensor, scalars: bool = False) -> Tensor:
     """A name with a memory of its own that stands for a value; a scalar is no array, and stays as it is."""
     graph = value.graph
-    if not isinstance(graph, FuncGraph) or not value.shape:
+    if not isinstance(graph, FuncGraph) or not (value.shape or scalars):
         return value
     value = value.now()
     shadow = blank(value.shape)
@@ -512,7 +512,7 @@ def unchanged_since(graph: Graph, end: int, begin: int, what: str) -> Iterator[N
         yield
 
 
-def _check_sealed(memory: Memory) -> None:
+def check_sealed(memory: Memory) -> None:
     seal = memory.graph.sealed
     if seal is not None and memory.birth < seal[0]:
         raise TypeError(
@@ -525,7 +525,7 @@ def assign(x: Array, value: Tensor, mode: str = "set") -> None:
     """Let a name stand for a value of its dtype, and of its shape or none; with a mode, combine what is there with it."""
     state = x.state
     memory = state.memory
-    _check_sealed(memory)
+    check_sealed(memory)
     if state.refusal is not None:
         raise ValueError(f"assignment: {state.refusal}")
     memory.trace()
