@@ -39,7 +39,7 @@ _PARTS = {"Real": "real", "Imag": "imag"}
 class Memory:
     """What arrays that are views of one another share: the newest value of the array that owns the memory."""
 
-    __slots__ = ("argument", "birth", "changed", "concrete", "dtype", "graph", "index", "op", "ordered", "root", "version", "where")
+    __slots__ = ("argument", "birth", "changed", "concrete", "dtype", "graph", "index", "op", "ordered", "reshaped", "root", "version", "where")
 
     def __init__(self, graph: FuncGraph, root: Raw, dtype: DType, value: Tensor | None):
         self.graph = graph
@@ -50,6 +50,8 @@ class Memory:
         self.version = 0
         #: Whether the owner is known to be C-contiguous.
         self.ordered = True
+        #: Whether a name is a view of it in another shape, which depends on that.
+        self.reshaped = False
         self.birth = len(graph.ops) if value is None else value.op.id
         #: The number of ops when it was assigned last.
         self.changed = -1
@@ -320,6 +322,8 @@ def _adopt_owner(t: Tensor) -> None:
     memory = Memory(graph, shadow, t.dtype, value)
     memory.ordered = contiguous(value)
     memory.argument = next((i for i, x in enumerate(graph.declared) if x is value), None)
+    if memory.argument is not None:
+        graph.memo("arguments", list).append(memory)
     _become(t, Seen(memory, shadow, None, value))
     _adopt_views(value, t.state)  # type: ignore[attr-defined]
 
@@ -357,6 +361,8 @@ def view_state(op: Operation, i: int, base: Seen) -> Seen | None:
     flat = view_of(op.type) is View.FLAT
     if flat and not base.memory.ordered and not _only_ones(base.shadow.shape, shadow.shape):
         return _uncertain(op, i, base)
+    if flat:
+        base.memory.reshaped = True
     if op.type == "BroadcastTo" or op.type == "MatrixDiagPart":
         made.refusal = f"{op.type} gives a view that is read-only in NumPy"
     return made
@@ -540,6 +546,8 @@ def assign(x: Array, value: Tensor, mode: str = "set") -> None:
     else:
         made = write(root, place, value, mode)
     made = convert(made)
+    if memory.reshaped:
+        memory.graph.memo("reshaped", list).append(memory)
     memory.version += 1
     memory.changed = len(memory.graph.ops)
     memory.hold(made)
