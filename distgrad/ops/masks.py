@@ -18,6 +18,7 @@ from distgrad.ops.array import full_like
 from distgrad.ops.builder import cast, convert, typed
 from distgrad.ops.names import Array, assign, concrete
 from distgrad.ops.update import aligned
+from distgrad.registry import OPS, Kind
 from distgrad.types import DType, brief, broadcasts_to
 
 
@@ -37,8 +38,28 @@ def masked(x: Any, mask: Tensor) -> Masked:
     return Masked(convert(x), convert(mask))
 
 
-def same_value(a: Tensor, b: Tensor) -> bool:
-    return a.op is b.op and a.index == b.index
+#: How deep the expressions of two masks are compared.
+_DEPTH = 12
+
+
+def same_value(a: Tensor, b: Tensor, depth: int = _DEPTH) -> bool:
+    """Whether two tensors are the same, or the same expression: as in x[x > 0] = x[x > 0] ** 2."""
+    if a.op is b.op:
+        return a.index == b.index
+    p, q = a.op, b.op
+    d = OPS.get(p.type)
+    if not depth or p.type != q.type or a.index != b.index or len(p.inputs) != len(q.inputs) or d is None or d.stateful:
+        return False
+    if d.kind is Kind.ARGUMENT or p.attrs.keys() != q.attrs.keys():
+        return False
+    same = all(_same_attribute(p.attrs[name], q.attrs[name]) for name in p.attrs)
+    return same and all(same_value(x, y, depth - 1) for x, y in zip(p.inputs, q.inputs, strict=True))
+
+
+def _same_attribute(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    return type(a) is type(b) and bool(a == b)
 
 
 class Masked:

@@ -21,7 +21,7 @@ from distgrad.ops.matrix import matmul
 from distgrad.ops.names import Array, adopt, assign, assignable, concrete, is_scalar, named
 from distgrad.ops.shadows import same_place
 from distgrad.ops.update import MODES, updated
-from distgrad.types import DType, brief, broadcasts_to, spec_of
+from distgrad.types import DType, brief, broadcasts_to, size_of, spec_of
 
 # -- x[key] ------------------------------------------------------------------------------------------------------
 
@@ -322,7 +322,8 @@ def put(a: Any, ind: Any, v: Any, mode: str = "raise") -> None:
     """`np.put(x, indices, values)`: indices of the flat array; values are repeated as needed."""
     if not isinstance(a, Tensor):
         raise NoValueError(plain_array("numpy.put"))
-    indices, values = as_array(ind).reshape(-1), typed(v).reshape(-1)
+    indices, values = as_array(plain_key(ind)).reshape(-1), typed(v).reshape(-1)
+    indices = np.where(indices < 0, indices + size_of(a.shape), indices)
     if mode != "raise" or not values.shape[0]:
         raise TypeError("numpy.put: only mode='raise' and at least one value are supported on tensors")
     repeated = getitem(values, np.arange(indices.size) % values.shape[0])
