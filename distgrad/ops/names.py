@@ -80,15 +80,17 @@ class Memory:
 class Seen:
     """What a name knows: its memory, its shadow, and the value that it had at some version of the memory."""
 
-    __slots__ = ("_place", "index", "memory", "op", "part", "refusal", "shadow", "version")
+    __slots__ = ("_place", "index", "memory", "op", "part", "refusal", "shadow", "uncertain", "version")
 
     def __init__(self, memory: Memory, shadow: Raw, part: str | None = None, value: Tensor | None = None):
         self.memory = memory
         self.shadow = shadow
         #: "real" or "imag", of a complex memory.
         self.part = part
-        #: Why this name cannot be written to, nor read after its memory changed.
+        #: Why this name cannot be written to.
         self.refusal: str | None = None
+        #: Whether it may be a copy: then it cannot be read after its memory changed, either.
+        self.uncertain = False
         self.version = -1
         self._place: Place | None = None
         if value is not None:
@@ -135,7 +137,7 @@ class Array(Tensor):
             )
         if state.version == memory.version:
             return state.op.outputs[state.index]
-        if state.refusal is not None:
+        if state.uncertain:
             raise ValueError(f"{state.refusal}, and the array that it may be a view of was assigned at {memory.where}")
         with _building(memory.graph):
             made = read(memory.value, state.place)
@@ -355,7 +357,7 @@ def view_state(op: Operation, i: int, base: Seen) -> Seen | None:
             return None
         return _uncertain(op, i, base)
     made = Seen(base.memory, shadow, base.part)
-    made.refusal = base.refusal
+    made.refusal, made.uncertain = base.refusal, base.uncertain
     if op.outputs[i].dtype != base.memory.dtype and base.part is None:
         made.part = _PARTS[op.type]
     flat = view_of(op.type) is View.FLAT
@@ -376,6 +378,7 @@ def _only_ones(a: Shape, b: Shape) -> bool:
 def _uncertain(op: Operation, i: int, base: Seen) -> Seen:
     shadow = blank(op.outputs[i].shape)
     made = Seen(base.memory, shadow)
+    made.uncertain = True
     made.refusal = (
         f"{op.type} (at {op.source}) gives a view of an array or a copy of it, depending on the array's layout in "
         f"memory, which is not known here: write a copy explicitly, as in x.reshape(...).copy()"

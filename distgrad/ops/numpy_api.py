@@ -88,6 +88,12 @@ def _multiply_outer(x: Any, y: Any) -> Any:
     return math.multiply(array.reshape(x, (*x.shape, *[1] * len(y.shape))), y)
 
 
+def _conj(x: Any) -> Any:
+    """The complex conjugate; a copy also of real arrays, unlike the method."""
+    made = math.conj(x)
+    return control.identity(made) if made is x else made
+
+
 def _along_first(f: Function) -> Function:
     """A reduction or cumulative op with default axis 0, as for methods of ufuncs."""
 
@@ -103,7 +109,7 @@ def _along_first(f: Function) -> Function:
 EXTRA: dict[str, Function] = {
     "shape": shape, "ndim": ndim, "size": size, "result_type": result_type, "iscomplexobj": iscomplexobj,
     "isrealobj": isrealobj, "divmod": divmod, "matrix_transpose": matrix_transpose, "astype": cast,
-    "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
+    "conj": _conj, "conjugate": _conj, "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
     "linalg.matmul": matmul.matmul, "linalg.tensordot": matmul.tensordot, "linalg.diagonal": _matrix_diagonal,
     "linalg.matrix_transpose": matrix_transpose,
     "add.reduce": _along_first(reduce.sum), "multiply.reduce": _along_first(reduce.prod),

@@ -42,15 +42,15 @@ def item(x: Tensor, key: Any) -> Any:
     if not isinstance(shadow, np.ndarray):
         return _scalar(x, key)
     made = named(x.state.memory, shadow, x.state.part)
-    made.state.refusal = x.state.refusal
-    if x.state.refusal is not None:
-        made.state.know(getitem(x.now(), key).now())
+    made.state.refusal, made.state.uncertain = x.state.refusal, x.state.uncertain
+    if x.state.uncertain:
+        made.state.know(getitem(x.now(), key))
     return made
 
 
 def _scalar(x: Array, key: Any) -> Any:
     """An element, read from the array that owns the memory."""
-    if x.state.refusal is not None:
+    if x.state.uncertain:
         return getitem(x.now(), key)
     shadow = x.state.shadow[(*(key if isinstance(key, tuple) else (key,)), ...)]
     return named(x.state.memory, shadow, x.state.part).now()

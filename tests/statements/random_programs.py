@@ -328,6 +328,7 @@ def main() -> int:
     parser.add_argument("--programs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--show", type=int, default=3, help="how many failures to print in full")
+    parser.add_argument("--refused", help="print programs that are refused with this text")
     given = parser.parse_args()
     outcomes: Counter[str] = Counter()
     failures = 0
@@ -335,6 +336,8 @@ def main() -> int:
         program = write_program(random.Random(f"{given.seed}/{i}"))
         try:
             outcome = check(program)
+            if given.refused and given.refused in outcome:
+                print(outcome, program.text(), sep="\n")
             outcomes[outcome if outcome in ("equal", "not smooth", "no gradient") else "refused: " + outcome[:110]] += 1
         except Exception:
             failures += 1
