@@ -57,6 +57,8 @@ class Tensor:
     index: int
     shape: Shape
     dtype: DType
+    #: What a name knows (`distgrad.ops.names`); other tensors have none.
+    state: Any
 
     def __init__(self, op: Operation, index: int, shape: Shape, dtype: DType):
         self.op = op
@@ -189,7 +191,8 @@ class Graph:
         self._original: Operation | None = None
         #: Set within bodies that may assign only what they made: the number of ops before it, and what it is.
         self.sealed: tuple[int, str] | None = None
-        #: Set where a body is built again: arrays older than the second number of ops must not be assigned since the first.
+        #: Set where a body is built again: arrays older than the second number of ops must not be assigned since the
+        #: first.
         self.frozen: tuple[int, int, str] | None = None
 
     # -- building ------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from distgrad.ops.control import identity
 from distgrad.ops.layout import expand_dims, stack
 from distgrad.ops.masks import Masked
 from distgrad.ops.names import fresh, is_scalar
+from distgrad.ops.statements import contiguous_array
 
 # -- from values -------------------------------------------------------------------------------------------------
 
@@ -55,6 +56,17 @@ def asarray(a: Any, dtype: Any = None, order: Any = None, **kwargs: Any) -> Any:
 
 
 _asarray = function(np.asarray)
+
+
+def ascontiguousarray(a: Any, dtype: Any = None, **kwargs: Any) -> Any:
+    """`numpy.ascontiguousarray`: a itself, if it is C-contiguous."""
+    if not traced(a):
+        return _contiguous(a, dtype, **kwargs)
+    made = asarray(a, dtype)
+    return contiguous_array(made) if made is a else made
+
+
+_contiguous = function(np.ascontiguousarray)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, order: str = "C", **kwargs: Any) -> Any:
@@ -175,7 +187,7 @@ class _Grid:
 
 #: The names of this namespace that are not NumPy's own function with an eye on its arguments.
 OWN: dict[str, Any] = {
-    "array": array, "asarray": asarray, "asanyarray": asarray, "ascontiguousarray": asarray, "full": full,
+    "array": array, "asarray": asarray, "asanyarray": asarray, "ascontiguousarray": ascontiguousarray, "full": full,
     "full_like": full_like, "zeros_like": _like(np.zeros, "zeros_like"), "ones_like": _like(np.ones, "ones_like"),
     "empty_like": _like(np.zeros, "empty_like"), "empty": function(np.zeros), "copy": copy, "isscalar": isscalar,
     "fromfunction": fromfunction, "ndenumerate": ndenumerate, "ndarray": ndarray, "r_": _Joined(np.r_, False),

@@ -102,7 +102,7 @@ def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
     counts, shape = [1] * (ndim - len(counts)) + counts, (1,) * (ndim - len(a.shape)) + a.shape
     pairs = list(zip(counts, shape, strict=True))
     wide = broadcast_to(reshape(a, [n for size in shape for n in (1, size)]), [n for pair in pairs for n in pair])
-    return identity(reshape(wide, [count * size for count, size in pairs]), name=name)  # never a view of A
+    return identity(reshape(wide, [count * size for count, size in pairs]), name=name)  # type: ignore[no-any-return]  # not a view
 
 
 def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> Tensor:
@@ -125,7 +125,7 @@ def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: 
     before, n, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
     count = int(counts.item())
     wide = broadcast_to(reshape(a, (*before, n, 1, *after)), (*before, n, count, *after))
-    return identity(reshape(wide, (*before, n * count, *after)), name=name)  # never a view of a
+    return identity(reshape(wide, (*before, n * count, *after)), name=name)  # type: ignore[no-any-return]  # not a view
 
 
 def _repeat_unevenly(a: Any, counts: Any, axis: int, name: str | None) -> Tensor:
@@ -374,7 +374,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, name: str | None = Non
     dtype = a.dtype if dtype is None else np.dtype(dtype)
     if isinstance(fill_value, int | float | complex):
         return full(a.shape, fill_value, dtype, name=name)
-    return identity(broadcast_to(as_dtype(typed(fill_value), dtype), a.shape), name=name)
+    return identity(broadcast_to(as_dtype(typed(fill_value), dtype), a.shape), name=name)  # type: ignore[no-any-return]
 
 
 def _static(what: str, **numbers: Any) -> None:

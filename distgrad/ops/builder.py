@@ -167,11 +167,8 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Anything a builder accepts, as a tensor of the current graph (outside any graph: as a NumPy array)."""
     graph = _context.graph
     if isinstance(x, Tensor):
-        if type(x) is not Tensor:
-            x = x.now()
-        if graph is None or x.op.graph is graph:
-            return x
-        return graph.admit(x)
+        value = x if type(x) is Tensor else x.now()
+        return value if graph is None or value.op.graph is graph else graph.admit(value)
     if hasattr(x, "__tensor__"):
         made: Tensor = x.__tensor__()
         return made

@@ -1,7 +1,7 @@
 """Arrays of a trace that depend on no argument: NumPy computes with them at once, until something traced is assigned.
 
-A method of an `Array` that is concrete is NumPy's own method on its NumPy array; what it returns is an `Array` again, and
-shares memory with the first where NumPy's arrays do.
+A method of an `Array` that is concrete is NumPy's own method on its NumPy array; what it returns is an `Array` again,
+and shares memory with the first where NumPy's arrays do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from distgrad.errors import NoValueError
 from distgrad.graph import FuncGraph, Tensor, current_graph
 from distgrad.ops.masks import Masked
 from distgrad.ops.names import Array, assignable, check_sealed, concrete, owner_of, wrapped
-
 from distgrad.ops.statements import INPLACE
 
 Method = Callable[..., Any]
@@ -49,8 +48,8 @@ def raw(x: Any) -> Any:
 
 
 def cooked(made: Any, given: Any) -> Any:
-    """What NumPy returned, with arrays that can be assigned to; but not those that belong to an array given to it that is
-    none of this trace."""
+    """What NumPy returned, with arrays that can be assigned to; but not those that belong to an array given to it that
+    is none of this trace."""
     if not isinstance(current_graph(), FuncGraph):
         return made
     foreign: set[int] = set()
@@ -222,7 +221,7 @@ def install_concrete(methods: Mapping[str, Method], properties: Mapping[str, Met
         setattr(Array, name, _property(name, None))
     for name in ("__lshift__", "__rlshift__", "__rshift__", "__rrshift__"):
         setattr(Array, name, _method(name, lambda self, other: NotImplemented))
-    Array.__hash__ = _hash  # type: ignore[method-assign]
+    Array.__hash__ = _hash  # type: ignore[method-assign, assignment]
     Array.__array_ufunc__ = _array_ufunc  # type: ignore[attr-defined]
     Array.__array_function__ = _array_function  # type: ignore[attr-defined]
     Array.__array__ = _array  # type: ignore[attr-defined]

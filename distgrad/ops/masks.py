@@ -1,8 +1,8 @@
 """`x[mask]` with a mask that depends on data: a masked value.
 
-Its number of elements is not known while a function is traced, so it keeps the shape of x. It may be combined elementwise
-with numbers and with values of the same mask, assigned under that mask, and reduced. Anything else would need the number
-of elements, and is an error.
+Its number of elements is not known while a function is traced, so it keeps the shape of x. It may be combined
+elementwise with numbers and with values of the same mask, assigned under that mask, and reduced. Anything else would
+need the number of elements, and is an error.
 """
 
 from __future__ import annotations
@@ -100,9 +100,9 @@ class Masked:
 
     def _refused(self, what: str) -> TypeError:
         return TypeError(
-            f"{what} cannot be combined with x[mask], where the mask {brief(self.mask)} depends on data: the shape of the "
-            f"result would depend on data. Combine it with numbers and with values of the same mask, assign it under "
-            f"that mask, or reduce it; where(mask, x, 0) keeps the shape."
+            f"{what} cannot be combined with x[mask], where the mask {brief(self.mask)} depends on data: the shape of "
+            f"the result would depend on data. Combine it with numbers and with values of the same mask, assign "
+            f"it under that mask, or reduce it; where(mask, x, 0) keeps the shape."
         )
 
     # -- reductions
@@ -235,6 +235,8 @@ def set_masked(x: Array, mask: Tensor | None, value: Any, elements: Callable[[An
                 f"x[mask] = value: a value of shape {list(value.shape)} fits only if the mask {brief(mask)} selects as "
                 f"many elements, which depends on data. Write x[mask] = value[mask] with a value of the shape of x."
             )
-        value = value.reshape(()) if value.shape == (1,) and not broadcasts_to((1,), x.shape[len(mask.shape):]) else value
+        value = (
+            value.reshape(()) if value.shape == (1,) and not broadcasts_to((1,), x.shape[len(mask.shape) :]) else value
+        )
     made = math.where(place, value, x.now())
     assign(x, convert(made))

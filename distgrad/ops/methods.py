@@ -55,16 +55,13 @@ def _unpacked(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 else given
 
 
+@statements.flat
 def _reshape(self: Any, *shape: Any, order: str = "C") -> Any:
     return array.reshape(self, _unpacked(shape), order)
 
 
 def _transpose(self: Any, *axes: Any) -> Any:
     return array.transpose(self, _unpacked(axes) if axes else None)
-
-
-def _ravel(self: Any, order: str = "C") -> Any:
-    return array.reshape(self, -1, order)
 
 
 def _flatten(self: Any, order: str = "C") -> Any:
@@ -88,8 +85,9 @@ METHODS: dict[str, Method] = {
     "all": reduce.all, "any": reduce.any, "argmax": reduce.argmax, "argmin": reduce.argmin, "argsort": reduce.argsort,
     "astype": _astype, "clip": math.clip, "conj": math.conj, "conjugate": math.conj, "copy": _copy,
     "cumprod": reduce.cumprod, "cumsum": reduce.cumsum, "diagonal": array.diagonal, "dot": matmul.dot,
-    "flatten": _flatten, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod, "ravel": _ravel,
-    "repeat": array.repeat, "reshape": _reshape, "round": math.round, "squeeze": array.squeeze, "std": reduce.std,
+    "flatten": _flatten, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod,
+    "ravel": statements.ravel, "repeat": array.repeat, "reshape": _reshape, "round": math.round,
+    "squeeze": statements.flat(array.squeeze), "std": reduce.std,
     "sum": reduce.sum, "swapaxes": array.swapaxes, "take": index.take, "trace": array.trace, "transpose": _transpose,
     "var": reduce.var,
 }  # fmt: skip
@@ -127,7 +125,8 @@ def _no_value(self: Any) -> NoValueError:
     return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
-        f"np.stack([x, y]), array[i] = x works with `import distgrad.numpy as np` in place of `import numpy as np`, max(x, 0) is np.maximum(x, 0), and "
+        f"np.stack([x, y]), array[i] = x works with `import distgrad.numpy as np` in place of `import numpy as np`, "
+        f"max(x, 0) is np.maximum(x, 0), and "
         f"distgrad has counterparts of most functions of math, SciPy and ndarray"
     )
 

@@ -1,12 +1,12 @@
 """Names: what a user's function holds where it assigns to arrays while it is traced.
 
-Values never change, and graphs stay append-only. An array that is assigned to becomes a *name*: an `Array`, which stands
-for one value after the other. Arrays that share memory in NumPy share a `Memory` here: it has the newest value of the
-array that owns the memory (the root), and each name knows its place in it. A name is read from the root again when that
-has changed, and assigning to it makes a new value of the root.
+Values never change, and graphs stay append-only. An array that is assigned to becomes a *name*: an `Array`, which
+stands for one value after the other. Arrays that share memory in NumPy share a `Memory` here: it has the newest value
+of the array that owns the memory (the root), and each name knows its place in it. A name is read from the root again
+when that has changed, and assigning to it makes a new value of the root.
 
-A tensor is not a name until it is assigned to: then `adopt` finds the array that owns its memory and everything that is a
-view of it, from the graph, in which views are ops. The tensors that the user holds become names; the graph gets new
+A tensor is not a name until it is assigned to: then `adopt` finds the array that owns its memory and everything that is
+a view of it, from the graph, in which views are ops. The tensors that the user holds become names; the graph gets new
 tensors in their place, which nobody else holds. So whoever never assigns pays nothing.
 
 An array that depends on no argument is *concrete*: it has a NumPy array until something traced is assigned to it.
@@ -39,7 +39,21 @@ _PARTS = {"Real": "real", "Imag": "imag"}
 class Memory:
     """What arrays that are views of one another share: the newest value of the array that owns the memory."""
 
-    __slots__ = ("argument", "birth", "changed", "concrete", "dtype", "graph", "index", "op", "ordered", "reshaped", "root", "version", "where")
+    __slots__ = (
+        "argument",
+        "birth",
+        "changed",
+        "concrete",
+        "dtype",
+        "graph",
+        "index",
+        "op",
+        "ordered",
+        "reshaped",
+        "root",
+        "version",
+        "where",
+    )
 
     def __init__(self, graph: FuncGraph, root: Raw, dtype: DType, value: Tensor | None):
         self.graph = graph
@@ -112,12 +126,12 @@ class Array(Tensor):
     __slots__ = ()
     state: Seen
 
-    @property  # type: ignore[override]
-    def op(self) -> Operation:
+    @property
+    def op(self) -> Operation:  # type: ignore[override]
         return self.now().op
 
-    @property  # type: ignore[override]
-    def index(self) -> int:
+    @property
+    def index(self) -> int:  # type: ignore[override]
         return self.now().index
 
     @property
@@ -219,7 +233,8 @@ def _known_record(state: Seen) -> Tensor:
         made = (t.op, t.index)
         known[id(state)] = (state, content), made
     op, index = made
-    return op.outputs[index]
+    value: Tensor = op.outputs[index]
+    return value
 
 
 def owner_of(array: Raw) -> Raw:
@@ -286,7 +301,7 @@ def is_scalar(t: Tensor) -> bool:
     if t.shape or type(t) is Array:
         return False
     d = OPS.get(t.op.type)
-    return d is None or not (d.types_only or d.view in (View.FLAT, View.STRIDED))
+    return d is None or not d.types_only
 
 
 def adopt(t: Tensor) -> Array:
@@ -327,7 +342,7 @@ def _adopt_owner(t: Tensor) -> None:
     if memory.argument is not None:
         graph.memo("arguments", list).append(memory)
     _become(t, Seen(memory, shadow, None, value))
-    _adopt_views(value, t.state)  # type: ignore[attr-defined]
+    _adopt_views(value, t.state)
 
 
 def _become(t: Tensor, state: Seen) -> None:
@@ -486,6 +501,24 @@ def _decides(t: Tensor) -> list[Tensor] | None:
     return None
 
 
+def in_order(t: Tensor) -> bool | None:
+    """Whether NumPy's array where t is, a view perhaps, is C-contiguous; None if that is not known."""
+    if type(t) is Array:
+        ordered, shadow = t.state.memory.ordered, t.state.shadow
+    else:
+        chain = []
+        while _is_view(t.op) and not _is_part_of_nothing(t):
+            chain.append(t)
+            t = t.op.inputs[0]
+        ordered, shadow = contiguous(t), blank(t.shape)
+        for x in reversed(chain):
+            made = SHADOWS[x.op.type](shadow, x.index, x.op.attrs)
+            if made is None:
+                made, ordered = blank(x.shape), True
+            shadow = made
+    return shadow.flags.c_contiguous if ordered else None
+
+
 # -- assigning ---------------------------------------------------------------------------------------------------
 
 
@@ -531,7 +564,8 @@ def check_sealed(memory: Memory) -> None:
 
 
 def assign(x: Array, value: Tensor, mode: str = "set") -> None:
-    """Let a name stand for a value of its dtype, and of its shape or none; with a mode, combine what is there with it."""
+    """Let a name stand for a value of its dtype, and of its shape or none; with a mode, combine what is there with
+    it."""
     state = x.state
     memory = state.memory
     check_sealed(memory)
@@ -565,4 +599,3 @@ def _joined(z: Tensor, value: Tensor, part: str) -> Tensor:
 
 def _times_i(x: Tensor) -> Tensor:
     return x * 1j
-

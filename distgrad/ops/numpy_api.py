@@ -94,6 +94,11 @@ def _conj(x: Any) -> Any:
     return control.identity(made) if made is x else made
 
 
+def _ravel(a: Any) -> Any:
+    """The array as a vector."""
+    return statements.ravel(a)
+
+
 def _along_first(f: Function) -> Function:
     """A reduction or cumulative op with default axis 0, as for methods of ufuncs."""
 
@@ -109,6 +114,7 @@ def _along_first(f: Function) -> Function:
 EXTRA: dict[str, Function] = {
     "shape": shape, "ndim": ndim, "size": size, "result_type": result_type, "iscomplexobj": iscomplexobj,
     "isrealobj": isrealobj, "divmod": divmod, "matrix_transpose": matrix_transpose, "astype": cast,
+    "reshape": statements.flat(array.reshape), "squeeze": statements.flat(array.squeeze), "ravel": _ravel,
     "conj": _conj, "conjugate": _conj, "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
     "linalg.matmul": matmul.matmul, "linalg.tensordot": matmul.tensordot, "linalg.diagonal": _matrix_diagonal,
     "linalg.matrix_transpose": matrix_transpose,

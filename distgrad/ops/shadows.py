@@ -1,9 +1,9 @@
 """Which elements of an array a view of it shows, found out by NumPy itself on arrays without content.
 
-The *shadow* of an array is a NumPy array of its shape, of which only the address and the strides matter: what an op does
-to them, the same function of NumPy does to the shadow. So whether NumPy would copy is not decided here. A `Place` is
-what that gives: offset, shape and strides, in elements of the array that owns the memory (the root). Reading and writing
-a place builds ops on the root's value.
+The *shadow* of an array is a NumPy array of its shape, of which only the address and the strides matter: what an op
+does to them, the same function of NumPy does to the shadow. So whether NumPy would copy is not decided here. A `Place`
+is what that gives: offset, shape and strides, in elements of the array that owns the memory (the root). Reading and
+writing a place builds ops on the root's value.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Shadow = Callable[[Array, int, Mapping[str, Any]], Array | None]
 
 def _split(x: Array, i: int, attrs: Mapping[str, Any]) -> Array:
     start = sum(attrs["sizes"][:i])
-    return x[(slice(None),) * attrs["axis"] + (slice(start, start + attrs["sizes"][i]),)]
+    part: Array = x[(slice(None),) * attrs["axis"] + (slice(start, start + attrs["sizes"][i]),)]
+    return part
 
 
 def _reshape(x: Array, i: int, attrs: Mapping[str, Any]) -> Array | None:
@@ -77,7 +78,9 @@ def place_of(shadow: Array, root: Array) -> Place:
 
 
 def same_place(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and a.strides == b.strides and a.__array_interface__["data"] == b.__array_interface__["data"]
+    return (
+        a.shape == b.shape and a.strides == b.strides and a.__array_interface__["data"] == b.__array_interface__["data"]
+    )
 
 
 class _Cut(NamedTuple):

@@ -1,10 +1,12 @@
 """NumPy's statements on traced arrays: `x[key] = v`, `x[key] += v`, `x += v`, `np.add.at(x, key, v)`, `out=`.
 
-They have NumPy's casting rules: an element takes anything (`x[k] = v` truncates), an operator only what 'same_kind' casts.
+They have NumPy's casting rules: an element takes anything (`x[k] = v` truncates), an operator only what 'same_kind'
+casts.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +15,14 @@ import numpy as np
 from distgrad.errors import NoValueError
 from distgrad.graph import FuncGraph, Tensor, current_graph
 from distgrad.ops import math
-from distgrad.ops.builder import as_array, cast, convert, typed
-from distgrad.ops.index import getitem
+from distgrad.ops.builder import as_array, cast, convert, has_tensor, typed
+from distgrad.ops.control import identity
+from distgrad.ops.index import along, getitem
 from distgrad.ops.key import Key, parse
+from distgrad.ops.layout import broadcast_to, reshape
 from distgrad.ops.masks import Masked, mask_key, masked, set_masked
 from distgrad.ops.matrix import matmul
-from distgrad.ops.names import Array, adopt, assign, assignable, concrete, is_scalar, named
+from distgrad.ops.names import Array, adopt, assign, assignable, concrete, in_order, is_scalar, named
 from distgrad.ops.shadows import same_place
 from distgrad.ops.update import MODES, updated
 from distgrad.types import DType, brief, broadcasts_to, size_of, spec_of
@@ -134,12 +138,8 @@ def store(x: Array, value: Any) -> None:
     while len(shape) > len(x.shape) and shape[0] == 1:
         shape = shape[1:]
     if not broadcasts_to(shape, x.shape):
-        raise ValueError(
-            f"could not broadcast input array from shape {tuple(value.shape)} into shape {tuple(x.shape)}"
-        )
+        raise ValueError(f"could not broadcast input array from shape {tuple(value.shape)} into shape {tuple(x.shape)}")
     if shape and value.shape != x.shape:
-        from distgrad.ops.layout import broadcast_to, reshape
-
         value = reshape(value, shape) if shape != value.shape else value
         value = broadcast_to(value, x.shape)
     elif not shape and value.shape:
@@ -157,7 +157,7 @@ def elements(value: Any, dtype: DType) -> Any:
         found = concrete(value)
         value = value.now() if found is None else found
     else:
-        value = typed(value) if _has_tensor(value) else as_array(value)
+        value = typed(value) if has_tensor(value) else as_array(value)
     if value.dtype == dtype:
         return value
     if value.dtype.kind == "c" and dtype.kind not in "cb":
@@ -166,12 +166,6 @@ def elements(value: Any, dtype: DType) -> Any:
             f".real, or make the array complex"
         )
     return value.astype(dtype) if isinstance(value, np.ndarray) else cast(value, dtype)
-
-
-def _has_tensor(value: Any) -> bool:
-    from distgrad.ops.builder import has_tensor
-
-    return has_tensor(value)
 
 
 def target(x: Tensor, what: str, remedy: Callable[[], str]) -> Array:
@@ -270,6 +264,39 @@ def plain_array(what: str) -> str:
     )
 
 
+# -- views that NumPy makes if it can ----------------------------------------------------------------------------
+
+
+def ravel(a: Any, order: str = "C") -> Any:
+    """`x.ravel()`: a view of a C-contiguous array, a copy of any other. `x.reshape(-1)` may be a view more often."""
+    a = typed(a)
+    made = reshape(a, -1, order)
+    if not isinstance(a, Tensor) or not isinstance(a.graph, FuncGraph):
+        return made
+    return identity(made) if in_order(a) is False else made
+
+
+def contiguous_array(a: Any) -> Any:
+    """`np.ascontiguousarray(x)`: x itself or a copy."""
+    known = in_order(a)
+    if known is None:
+        return reshape(a, a.shape or (1,))
+    return (a if a.shape else reshape(a, (1,))) if known else identity(a)
+
+
+def flat(f: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that reshapes: where its result has no axes it is an array, not a scalar."""
+
+    @functools.wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        made = f(*args, **kwargs)
+        if isinstance(made, Tensor) and not made.shape and made.graph is current_graph():
+            return adopt(made) if isinstance(made.graph, FuncGraph) else made
+        return made
+
+    return run
+
+
 # -- functions that write ----------------------------------------------------------------------------------------
 
 
@@ -299,7 +326,7 @@ def copyto(dst: Any, src: Any, casting: str = "same_kind", where: Any = True) ->
         raise NoValueError(plain_array("numpy.copyto"))
     x = target(dst, "numpy.copyto", lambda: "x = x.at[...].set(value)")
     value = typed(src)
-    if casting != "unsafe" and not np.can_cast(value.dtype, x.dtype, casting):
+    if casting != "unsafe" and not np.can_cast(value.dtype, x.dtype, casting):  # type: ignore[arg-type]
         raise TypeError(f"numpy.copyto: cannot cast {value.dtype} to {x.dtype} with casting rule {casting!r}")
     if where is not True:
         value = math.where(where, elements(value, x.dtype), x)
@@ -342,8 +369,6 @@ def putmask(a: Any, mask: Any, values: Any) -> None:
 
 def put_along_axis(arr: Any, indices: Any, values: Any, axis: int | None) -> None:
     """`np.put_along_axis(x, indices, values, axis)`."""
-    from distgrad.ops.index import along
-
     if not isinstance(arr, Tensor):
         raise NoValueError(plain_array("numpy.put_along_axis"))
     if axis is None:

@@ -330,9 +330,9 @@ def function(
     and NumPy scalars become tensors; Python numbers, strings, None, variables and all other hashable objects are part
     of the signature. Arguments and results may be nested. A method is traced once per instance.
 
-    The function may assign to arrays, as in NumPy. `writes` says what happens if it assigns to an argument: 'copy' leaves
-    the caller's array as it was, and warns once; 'return' appends the new values of such arguments to the result; 'back'
-    copies them into the caller's arrays after the call has succeeded, all or none.
+    The function may assign to arrays, as in NumPy. `writes` says what happens if it assigns to an argument: 'copy'
+    leaves the caller's array as it was, and warns once; 'return' appends the new values of such arguments to the
+    result; 'back' copies them into the caller's arrays after the call has succeeded, all or none.
 
     >>> import distgrad as dg
     >>> @dg.function

@@ -73,7 +73,12 @@ def check_call(name: str, known: Written, arrays: Sequence[Any], back: bool) -> 
     for place, argument in zip(known.places, known.names, strict=True):
         x = arrays[place]
         for i, other in enumerate(arrays):
-            if i != place and isinstance(x, np.ndarray) and isinstance(other, np.ndarray) and np.shares_memory(x, other):
+            if (
+                i != place
+                and isinstance(x, np.ndarray)
+                and isinstance(other, np.ndarray)
+                and np.shares_memory(x, other)
+            ):
                 raise ValueError(
                     f"{name} assigns to its argument {argument}, which shares memory with argument {i}: in NumPy both "
                     f"would change. Pass a copy of one of them."

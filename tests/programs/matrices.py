@@ -159,7 +159,7 @@ def covariance(n, data):
 @program(lambda rng: (rng.uniform(1, 9, size=(5, 5)),))
 def floyd_warshall(path):
     for k in range(path.shape[0]):
-        path[:] = np.minimum(path[:], np.add.outer(path[:, k], path[k, :]))
+        path[:] = np.minimum(path[:], path[:, k : k + 1] + path[k, :])
 
 
 @program(lambda rng: (2, rng.normal(size=(5, 5))))
@@ -173,9 +173,9 @@ def adi(steps, u):
         q[1:-1, 0] = v[0, 1:-1]
         for j in range(1, n - 1):
             p[1:-1, j] = -c / (a * p[1:-1, j - 1] + b)
-            q[1:-1, j] = (
-                0.1 * u[j, :-2] + 0.8 * u[j, 1:-1] + 0.1 * u[j, 2:] - a * q[1:-1, j - 1]
-            ) / (a * p[1:-1, j - 1] + b)
+            q[1:-1, j] = (0.1 * u[j, :-2] + 0.8 * u[j, 1:-1] + 0.1 * u[j, 2:] - a * q[1:-1, j - 1]) / (
+                a * p[1:-1, j - 1] + b
+            )
         v[-1, 1:-1] = 1.0
         for j in range(n - 2, -1, -1):
             v[j, 1:-1] = p[1:-1, j] * v[j + 1, 1:-1] + q[1:-1, j]
@@ -210,7 +210,7 @@ def conjugate_gradient(a, b):
 
 @program(lambda rng: (rng.normal(size=(4, 3)),))
 def householder(a):
-    m, n = a.shape
+    n = a.shape[1]
     for k in range(n):
         v = a[k:, k].copy()
         v[0] += np.sign(v[0]) * np.sqrt(np.sum(v**2))

@@ -61,7 +61,9 @@ def n_body(mass, position, velocity, steps, dt):
         dx, dy, dz = x.T - x, y.T - y, z.T - z
         inverse = dx**2 + dy**2 + dz**2 + 0.1
         inverse[inverse > 0] = inverse[inverse > 0] ** (-1.5)
-        return np.hstack(((dx * inverse) @ mass[:, None], (dy * inverse) @ mass[:, None], (dz * inverse) @ mass[:, None]))
+        return np.hstack(
+            ((dx * inverse) @ mass[:, None], (dy * inverse) @ mass[:, None], (dz * inverse) @ mass[:, None])
+        )
 
     energy = np.zeros(steps + 1)
     velocity -= np.mean(mass[:, None] * velocity, axis=0) / np.mean(mass)
@@ -151,7 +153,8 @@ def forward_algorithm(emissions, transitions, start):
     score[0] = start + emissions[0]
     for t in range(1, len(emissions)):
         for j in range(3):
-            score[t, j] = np.logaddexp.reduce(score[t - 1] + transitions[:, j]) + emissions[t] * j
+            reached = score[t - 1] + transitions[:, j]
+            score[t, j] = np.logaddexp(np.logaddexp(reached[0], reached[1]), reached[2]) + emissions[t] * j
     return score
 
 

@@ -57,7 +57,7 @@ def fdtd_2d(steps, ex, ey, hz, source):
 @program(lambda rng: (rng.normal(size=(8, 7, 2)), rng.uniform(0.5, 1, size=(4, 3, 2))))
 def horizontal_diffusion(field, weight):
     out = np.empty_like(weight)
-    nx, ny, nz = out.shape
+    nx, ny = out.shape[:2]
     lap = 4.0 * field[1 : nx + 3, 1 : ny + 3, :] - (
         field[2 : nx + 4, 1 : ny + 3, :]
         + field[0 : nx + 2, 1 : ny + 3, :]
@@ -104,9 +104,9 @@ def _pressure(p, dx, dy, b, sweeps):
     pn = np.empty_like(p)
     for _ in range(sweeps):
         pn[:] = p
-        p[1:-1, 1:-1] = (
-            (pn[1:-1, 2:] + pn[1:-1, :-2]) * dy**2 + (pn[2:, 1:-1] + pn[:-2, 1:-1]) * dx**2
-        ) / (2 * (dx**2 + dy**2)) - dx**2 * dy**2 / (2 * (dx**2 + dy**2)) * b[1:-1, 1:-1]
+        p[1:-1, 1:-1] = ((pn[1:-1, 2:] + pn[1:-1, :-2]) * dy**2 + (pn[2:, 1:-1] + pn[:-2, 1:-1]) * dx**2) / (
+            2 * (dx**2 + dy**2)
+        ) - dx**2 * dy**2 / (2 * (dx**2 + dy**2)) * b[1:-1, 1:-1]
         p[:, -1] = p[:, -2]
         p[0, :] = p[1, :]
         p[:, 0] = p[:, 1]

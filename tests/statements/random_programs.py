@@ -1,7 +1,7 @@
 """Random programs of assignments, views, scalars, masks and aliases: the same text runs with NumPy and with distgrad.
 
-A program is written statement by statement, and each statement is tried with NumPy first, so that every program is valid
-there. It returns all of its variables.
+A program is written statement by statement, and each statement is tried with NumPy first, so that every program is
+valid there. It returns all of its variables.
 
     .venv/bin/python -m tests.statements.random_programs --programs 10000
 """
@@ -177,9 +177,10 @@ def copied(w: Writer) -> str:
         f"np.full_like({a}, 1.5)", f"np.copy({a})", f"+{a}", f"np.positive({a})", f"np.stack([{a}, {a}])",
         f"np.meshgrid({a}, [1.0, 2.0])[0]", f"np.diff({a})", f"{a}[{w.key(a)}] * 1", f"np.round({a}, 1)",
         f"np.maximum({a}, 0.1)", f"np.clip({a}, -1, 1)", f"np.conj({a})", f"np.nan_to_num({a})", f"np.abs({a})",
-        f"np.take({a}, [0, 0], axis=0)", f"{a}[{w.fancy(w.state[a].shape)}]" if w.state[a].ndim else a, f"np.outer({a}, {b})",
-        f"np.triu({a})", f"{a} @ {a}.T", f"np.einsum('ij->ji', {a})", f"np.ones(3)", f"np.zeros((3, 4))", f"np.arange(4)",
-        f"np.array([1, 2, 3])", f"np.empty((2, 2)) * 0", f"np.zeros(())", f"np.eye(3)", f"np.linspace(0, 1, 4)",
+        f"np.take({a}, [0, 0], axis=0)", f"{a}[{w.fancy(w.state[a].shape)}]" if w.state[a].ndim else a,
+        f"np.outer({a}, {b})",
+        f"np.triu({a})", f"{a} @ {a}.T", f"np.einsum('ij->ji', {a})", "np.ones(3)", "np.zeros((3, 4))", "np.arange(4)",
+        "np.array([1, 2, 3])", "np.empty((2, 2)) * 0", "np.zeros(())", "np.eye(3)", "np.linspace(0, 1, 4)",
         f"np.vstack([{a}, {a}])", f"np.hstack([{a}])", f"np.append({a}, 1.0)", f"np.pad({a}, 0)", f"np.sort({a})",
         f"np.add({a}, {b})", f"np.ascontiguousarray({a})", f"np.squeeze({a}) + 0", f"np.full(3, {a}.sum())",
         f"np.array([{a}.sum(), 1.0])", f"({a} > 0)", f"{a} * 1j", f"np.r_[{a}, 1.0]", f"np.c_[{a}, {a}]",
@@ -191,7 +192,8 @@ def scalar(w: Writer) -> str:
     a = w.array()
     shape = w.state[a].shape
     full = ", ".join(str(w.rng.randint(0, n - 1)) for n in shape if n) or "()"
-    return f"{w.new()} = {w.rng.choice([f'{a}[{full}]', f'np.sum({a})', f'{a}.mean()', f'np.dot({a}.ravel(), {a}.ravel())'])}"
+    forms = [f"{a}[{full}]", f"np.sum({a})", f"{a}.mean()", f"np.dot({a}.ravel(), {a}.ravel())"]
+    return f"{w.new()} = {w.rng.choice(forms)}"
 
 
 def operator(w: Writer) -> str:
@@ -224,12 +226,14 @@ def function(w: Writer) -> str:
     a, b = w.array(), w.array()
     shape = w.state[a].shape
     forms = [
-        f"np.add.at({a}, {w.rng.choice(['[0, 0]', '0', '[-1, 0, -1]'])}, {w.value(a)})", f"np.copyto({a}, {w.value(a)})",
+        f"np.add.at({a}, {w.rng.choice(['[0, 0]', '0', '[-1, 0, -1]'])}, {w.value(a)})",
+        f"np.copyto({a}, {w.value(a)})",
         f"np.sin({b}, out={a})", f"np.add({a}, {w.value(a)}, out={b})", f"{a}.fill({w.number()})",
         f"np.multiply({a}, {b}, {b})", f"np.fill_diagonal({a}, {w.number()})", f"np.sum({a}, axis=0, out={b})",
         f"{a}.sort()", f"np.put({a}, [0, -1], {w.value()})", f"np.putmask({a}, {a} > 0, {w.number()})",
         f"np.subtract.at({a}, [0, 1, 0], 1.0)", f"np.maximum({a}, 0, out={a})", f"{a}.real = {w.number()}",
-        f"np.cumsum({a}, axis=0, out={b})", f"{a}.imag = {w.number()}" if w.state[a].dtype.kind == "c" else f"{a}.T[0] = 1",
+        f"np.cumsum({a}, axis=0, out={b})",
+        f"{a}.imag = {w.number()}" if w.state[a].dtype.kind == "c" else f"{a}.T[0] = 1",
         f"np.copyto({a}, {w.number()}, where={a} > 0)", f"np.matmul({a}, {b}, out={w.array()})",
     ]  # fmt: skip
     return w.rng.choice(forms) if shape else forms[1]
