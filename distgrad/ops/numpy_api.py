@@ -167,8 +167,9 @@ _UFUNC_DEFAULTS = {
 
 def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """`__array_ufunc__`: a ufunc, or one of its methods, with a tensor among the arguments."""
-    if any(isinstance(x, Masked) for x in inputs):
-        return NotImplemented
+    for x in inputs:
+        if isinstance(x, Masked):
+            return x.__array_ufunc__(ufunc, method, *inputs, **kwargs)
     if method == "at":
         return statements.at(ufunc, *inputs)
     if (out := kwargs.pop("out", None)) is not None:
@@ -184,6 +185,8 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
 
 def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`__array_function__`: any other NumPy function. Arguments are bound to NumPy's signature."""
+    if args and isinstance(args[0], Masked):
+        return args[0].__array_function__(f, types, args, kwargs)
     if f in statements.WRITERS:
         return statements.WRITERS[f](*args, **kwargs)
     if (out := kwargs.get("out")) is not None:

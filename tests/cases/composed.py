@@ -13,6 +13,7 @@ from distgrad import linalg, nn
 
 from .case import Case, arr
 from .math import away, flat, unary
+from .matmul import einsum
 from .random import KEY, philox
 
 I = np.array
@@ -88,6 +89,13 @@ def embedding(table: Any, ids: Any) -> Case:
 
 
 CASES: dict[str, list[Case]] = {
+    "einsum": [
+        einsum("ij->ji", arr(2, 3)),
+        einsum("ba", arr(2, 3)),
+        einsum("ii->i", arr(3, 3)),
+        einsum("...i->i...", arr(2, 3, 4)),
+        einsum("...", arr(2, 3)),
+    ],
     # shapes
     "column_stack": [
         of_list(dg.column_stack, np.column_stack, arr(3), arr(3, 2), arr(3, seed=1)),

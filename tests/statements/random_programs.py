@@ -323,6 +323,10 @@ def _check_slope(program: Program, f: Callable[..., Any], arrays: Any, expected:
     if not all(np.isfinite(found)) or abs(found[0] - found[1]) > 1e-3 * (1 + abs(found[0])):
         return "not smooth"
     if not np.isclose(slope, found[0], rtol=2e-3, atol=2e-3 * max(1.0, abs(found[0]))):
+        ours = [float(np.real(dg.function(total)(*[x + h * t for x, t in zip(arrays, towards, strict=True)])))
+                for h in (1e-5, -1e-5)]  # fmt: skip
+        if np.isclose(slope, (ours[0] - ours[1]) / 2e-5, rtol=2e-3):
+            return "not smooth"  # a tie that rounding decides, otherwise than in NumPy
         raise Difference(f"the slope is {slope}, by differences {found}\n{program.text()}")
     return "equal"
 
