@@ -57,7 +57,7 @@ class Tensor:
     index: int
     shape: Shape
     dtype: DType
-    #: What a name knows (`distgrad.ops.names`); other tensors have none.
+    #: What a name knows (`distgrad.ops.assignment.names`); other tensors have none.
     state: Any
 
     def __init__(self, op: Operation, index: int, shape: Shape, dtype: DType):
@@ -86,7 +86,7 @@ class Tensor:
         return self.op.graph
 
     def now(self) -> Tensor:
-        """The value itself; for a name, the value that it stands for now (see `distgrad.ops.names`)."""
+        """The value itself; for a name, the value that it stands for now (see `distgrad.ops.assignment.names`)."""
         return self
 
     def derived(self, op: Operation) -> list[Tensor]:

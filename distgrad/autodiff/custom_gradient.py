@@ -15,10 +15,10 @@ from distgrad import nest
 from distgrad.errors import here
 from distgrad.graph import Graph, Operation, Tensor
 from distgrad.nesting import nested
+from distgrad.ops.assignment.names import sealed
 from distgrad.ops.builder import convert, graph_for
 from distgrad.ops.control import identity, identity_n
 from distgrad.ops.indexed_slices import IndexedSlices
-from distgrad.ops.names import sealed
 from distgrad.registry import gradient_function
 from distgrad.tracing.function import named_leaves, signature_of
 from distgrad.tracing.variables import Variable

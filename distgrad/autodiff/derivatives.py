@@ -32,9 +32,9 @@ from distgrad.autodiff.gradients import gradients
 from distgrad.autodiff.pullback import Pullback
 from distgrad.graph import FuncGraph, Tensor, current_graph
 from distgrad.ops.array import reshape, stack
+from distgrad.ops.assignment.names import held
 from distgrad.ops.builder import as_array, check_fits, check_parts, convert
 from distgrad.ops.control import identity, zeros
-from distgrad.ops.names import held
 from distgrad.tracing.function import Function, bind, signature_of
 from distgrad.types import Shape, brief, size_of, trainable
 

@@ -26,11 +26,11 @@ from distgrad.autodiff.gradient_arguments import (
 )
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor
 from distgrad.nesting import nested
+from distgrad.ops.assignment.names import fresh
 from distgrad.ops.builder import convert
 from distgrad.ops.control import tuple_, zeros
 from distgrad.ops.indexed_slices import IndexedSlices, densify
 from distgrad.ops.layout import reshape
-from distgrad.ops.names import fresh
 from distgrad.ops.reduce import sum as reduce_sum
 from distgrad.registry import OPS, gradient_function
 from distgrad.types import Shape, broadcasts_to, trainable

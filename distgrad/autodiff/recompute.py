@@ -10,8 +10,8 @@ from distgrad import nest
 from distgrad.autodiff.custom_gradient import Decorated, Function, apply, cut, name_of, renamed, variables_behind
 from distgrad.autodiff.gradients import gradients_of_part
 from distgrad.graph import Graph, Operation, Tensor, current_graph
+from distgrad.ops.assignment.names import sealed, unchanged_since
 from distgrad.ops.builder import cast, convert
-from distgrad.ops.names import sealed, unchanged_since
 from distgrad.tracing.variables import Variable
 from distgrad.types import spec_of
 

@@ -1,6 +1,6 @@
 """NumPy's namespace for whole files: `import distgrad.numpy as np` in place of `import numpy as np`.
 
-Outside of a trace everything here is NumPy. In a function that is traced, arrays that are made here (`np.zeros`,
+Outside a trace everything here is NumPy. In a function that is traced, arrays that are made here (`np.zeros`,
 `np.array([t, u])`, ...) can be assigned tensors, and keep concrete values as long as they depend on no argument: such
 an array works as shape, index, condition and loop bound.
 

@@ -10,13 +10,13 @@ import numpy as np
 from distgrad.graph import Tensor, current_graph
 from distgrad.numpy.calls import function
 from distgrad.ops.array import atleast_1d, broadcast_to, concatenate, reshape
+from distgrad.ops.assignment.concrete import compute, raw, traced
+from distgrad.ops.assignment.masks import Masked
+from distgrad.ops.assignment.names import fresh, is_scalar
+from distgrad.ops.assignment.statements import contiguous_array
 from distgrad.ops.builder import cast, convert
-from distgrad.ops.concrete import compute, raw, traced
 from distgrad.ops.control import identity
 from distgrad.ops.layout import expand_dims, stack
-from distgrad.ops.masks import Masked
-from distgrad.ops.names import fresh, is_scalar
-from distgrad.ops.statements import contiguous_array
 
 # -- from values -------------------------------------------------------------------------------------------------
 

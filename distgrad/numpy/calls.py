@@ -14,7 +14,7 @@ import numpy as np
 
 from distgrad.graph import Graph, Tensor, current_graph
 from distgrad.ops import numpy_api
-from distgrad.ops.concrete import compute, traced
+from distgrad.ops.assignment.concrete import compute, traced
 
 _DISPATCHER = type(np.sum)
 

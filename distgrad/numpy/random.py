@@ -1,4 +1,4 @@
-"""`numpy.random` outside of traces; inside one its numbers would be drawn once and recorded as constants."""
+"""`numpy.random` outside traces; inside one its numbers would be drawn once and recorded as constants."""
 
 from __future__ import annotations
 

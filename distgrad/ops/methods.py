@@ -11,12 +11,13 @@ from typing import Any
 
 from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, masks, math, numpy_api, reduce, statements, update
+from distgrad.ops import array, control, index, math, numpy_api, reduce, update
+from distgrad.ops.assignment import masks, statements
+from distgrad.ops.assignment.concrete import install_concrete
+from distgrad.ops.assignment.names import Array
 from distgrad.ops.builder import cast, typed
-from distgrad.ops.concrete import install_concrete
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.matrix import matmul
-from distgrad.ops.names import Array
 from distgrad.ops.operators import BINARY, COMPARISONS, UNARY
 from distgrad.types import Shape, brief
 

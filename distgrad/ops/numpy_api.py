@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, reduce, statements
+from distgrad.ops import array, control, index, math, reduce
+from distgrad.ops.assignment import statements
+from distgrad.ops.assignment.masks import Masked
 from distgrad.ops.builder import cast, typed
-from distgrad.ops.masks import Masked
 from distgrad.ops.matrix import linalg, matmul
 from distgrad.types import Shape, normalize_axis, size_of
 

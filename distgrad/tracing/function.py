@@ -21,9 +21,9 @@ from distgrad.errors import unwrap_tensor_errors
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.handles import Handle
 from distgrad.nesting import nested
+from distgrad.ops.assignment.statements import set_item
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
-from distgrad.ops.statements import set_item
 from distgrad.registry import Kind, OpDef, define
 from distgrad.tracing.signature import hashable, is_array, look, native_key
 from distgrad.tracing.variables import NotPure

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from distgrad.graph import FuncGraph
-from distgrad.ops.names import Memory
+from distgrad.ops.assignment.names import Memory
 from distgrad.types import brief
 
 MODES = ("copy", "return", "back")

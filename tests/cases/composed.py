@@ -93,6 +93,7 @@ CASES: dict[str, list[Case]] = {
         einsum("ij->ji", arr(2, 3)),
         einsum("ba", arr(2, 3)),
         einsum("ii->i", arr(3, 3)),
+        einsum("ii->i", arr(0, 0)),
         einsum("...i->i...", arr(2, 3, 4)),
         einsum("...", arr(2, 3)),
     ],

@@ -65,7 +65,7 @@ class Writer:
         return Program(self.lines, [*self.state])
 
     def attempt(self, line: str | None) -> None:
-        """Keep a line if NumPy can run it; its state after a failed one is made again."""
+        """Keep a line if NumPy can run it; a failed one leaves no trace."""
         if line is None:
             return
         state = _run(self.lines + [line], self.rng)

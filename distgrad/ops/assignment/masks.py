@@ -15,8 +15,8 @@ import numpy as np
 from distgrad.graph import Tensor
 from distgrad.ops import math, reduce
 from distgrad.ops.array import full_like
+from distgrad.ops.assignment.names import Array, assign, concrete
 from distgrad.ops.builder import cast, convert, typed
-from distgrad.ops.names import Array, assign, concrete
 from distgrad.ops.update import aligned
 from distgrad.registry import OPS, Kind
 from distgrad.types import DType, brief, broadcasts_to
@@ -79,7 +79,7 @@ class Masked:
         return aligned(self.mask, self.full.shape)
 
     def _apply(self, f: Callable[..., Any], *args: Any) -> Any:
-        """f elementwise; guarded, so that no element outside of the mask has an undefined value or gradient."""
+        """f elementwise; guarded, so that no element outside the mask has an undefined value or gradient."""
         return Masked(f(*[self._operand(a) for a in args]), self.mask)
 
     def _operand(self, x: Any) -> Any:
@@ -95,7 +95,7 @@ class Masked:
         return x
 
     def _safe(self) -> Any:
-        """The elements, and ones outside of the mask, which are in the domain of most functions."""
+        """The elements, and ones outside the mask, which are in the domain of most functions."""
         return math.where(self._where(), self.full, full_like(self.full, 1))
 
     def _refused(self, what: str) -> TypeError:

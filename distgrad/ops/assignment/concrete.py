@@ -13,9 +13,9 @@ import numpy as np
 
 from distgrad.errors import NoValueError
 from distgrad.graph import FuncGraph, Tensor, current_graph
-from distgrad.ops.masks import Masked
-from distgrad.ops.names import Array, assignable, check_sealed, concrete, owner_of, wrapped
-from distgrad.ops.statements import INPLACE
+from distgrad.ops.assignment.masks import Masked
+from distgrad.ops.assignment.names import Array, assignable, check_sealed, concrete, owner_of, wrapped
+from distgrad.ops.assignment.statements import INPLACE
 
 Method = Callable[..., Any]
 

@@ -23,9 +23,9 @@ import numpy as np
 from distgrad.errors import here
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.ops.arithmetic import imag, real
+from distgrad.ops.assignment.shadows import SHADOWS, Place, blank, place_of, read, whole, write
 from distgrad.ops.builder import CONST, convert, make
 from distgrad.ops.layout import broadcast_to
-from distgrad.ops.shadows import SHADOWS, Place, blank, place_of, read, whole, write
 from distgrad.registry import OPS, Kind, View, kind_of, view_of
 from distgrad.types import DType, Shape, brief
 
@@ -221,7 +221,7 @@ def _frozen(array: Raw) -> Raw:
 
 
 def _known_record(state: Seen) -> Tensor:
-    """The tensor of a concrete array, made again when the array has changed."""
+    """The tensor of a concrete array, a new one when the array has changed."""
     graph = current_graph()
     if not isinstance(graph, FuncGraph):
         graph = state.memory.graph
@@ -558,7 +558,7 @@ def check_sealed(memory: Memory) -> None:
     seal = memory.graph.sealed
     if seal is not None and memory.birth < seal[0]:
         raise TypeError(
-            f"{seal[1]} assigns an array that was made outside of it (at {here(2)}): its body may run at another time, "
+            f"{seal[1]} assigns an array that was made outside (at {here(2)}): its body may run at another time, "
             f"or again. Return the new value from it (x.at[key].set(value) makes it), and assign that outside."
         )
 
