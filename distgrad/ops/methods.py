@@ -11,20 +11,31 @@ from typing import Any
 
 from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, numpy_api, reduce, update
-from distgrad.ops.assignment import masks, statements
+from distgrad.ops import array, control, index, math, numpy_api, reduce
+from distgrad.ops.assignment import masks, statements, update
 from distgrad.ops.assignment.concrete import install_concrete
 from distgrad.ops.assignment.names import Array
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.matrix import matmul
-from distgrad.ops.operators import BINARY, COMPARISONS, UNARY
 from distgrad.types import Shape, brief
 
 Method = Callable[..., Any]
 
 # -- operators ---------------------------------------------------------------------------------------------------
 
+BINARY: dict[str, Method] = {
+    "add": math.add, "sub": math.subtract, "mul": math.multiply, "truediv": math.divide, "floordiv": math.floor_divide,
+    "mod": math.remainder, "divmod": numpy_api.divmod, "pow": math.power, "matmul": matmul.matmul,
+    "and": math.bitwise_and, "or": math.bitwise_or, "xor": math.bitwise_xor,
+}  # fmt: skip
+COMPARISONS: dict[str, Method] = {
+    "lt": math.less, "le": math.less_equal, "gt": math.greater, "ge": math.greater_equal, "eq": math.equal,
+    "ne": math.not_equal,
+}  # fmt: skip
+UNARY: dict[str, Method] = {
+    "neg": math.negative, "pos": math.positive, "abs": math.abs, "invert": math.invert, "round": math.round,
+}  # fmt: skip
 
 def _reflected(f: Method) -> Method:
     def reflected(x: Any, y: Any) -> Any:
@@ -208,6 +219,6 @@ def install(cls: type) -> None:
 
 install(Tensor)
 install(IndexedSlices)
-masks.install()
+masks.install(BINARY | COMPARISONS, UNARY)
 install_concrete(PLAIN, PROPERTIES)
 Tensor.__array__ = _array  # type: ignore[attr-defined]

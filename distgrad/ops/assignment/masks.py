@@ -7,7 +7,7 @@ need the number of elements, and is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from distgrad.graph import Tensor
 from distgrad.ops import math, reduce
 from distgrad.ops.array import full_like
 from distgrad.ops.assignment.names import Array, assign, concrete
+from distgrad.ops.assignment.update import aligned
 from distgrad.ops.builder import cast, convert, typed
-from distgrad.ops.update import aligned
 from distgrad.registry import OPS, Kind
 from distgrad.types import DType, brief, broadcasts_to
 
@@ -201,18 +201,13 @@ def _highest(dtype: DType) -> Any:
     return np.inf if dtype.kind == "f" else True if dtype.kind == "b" else np.iinfo(dtype).max
 
 
-def install() -> None:
-    from distgrad.ops import numpy_api
-    from distgrad.ops.matrix import matmul
-    from distgrad.ops.operators import BINARY, COMPARISONS, UNARY
-
-    for name, f in (BINARY | COMPARISONS).items():
-        if f in (matmul.matmul, numpy_api.divmod):
-            continue
-        setattr(Masked, f"__{name}__", lambda self, other, f=f: self._apply(f, self, other))
-        if name in BINARY:
+def install(binary: Mapping[str, Callable[..., Any]], unary: Mapping[str, Callable[..., Any]]) -> None:
+    """Give masked values Python's operators; those that are not elementwise refuse in `_apply`."""
+    for name, f in binary.items():
+        if name not in ("matmul", "divmod"):
+            setattr(Masked, f"__{name}__", lambda self, other, f=f: self._apply(f, self, other))
             setattr(Masked, f"__r{name}__", lambda self, other, f=f: self._apply(f, other, self))
-    for name, f in UNARY.items():
+    for name, f in unary.items():
         setattr(Masked, f"__{name}__", lambda self, f=f: self._apply(f, self))
 
 

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from distgrad.graph import Tensor
+from distgrad.ops.assignment.update import restored, updated
 from distgrad.ops.index import getitem
 from distgrad.ops.key import Key
 from distgrad.ops.layout import reshape, transpose
-from distgrad.ops.update import restored, updated
 from distgrad.types import INT, Shape, size_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

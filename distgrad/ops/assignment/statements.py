@@ -18,13 +18,13 @@ from distgrad.ops import math
 from distgrad.ops.assignment.masks import Masked, mask_key, masked, set_masked
 from distgrad.ops.assignment.names import Array, adopt, assign, assignable, concrete, in_order, is_scalar, named
 from distgrad.ops.assignment.shadows import same_place
+from distgrad.ops.assignment.update import MODES, updated
 from distgrad.ops.builder import as_array, cast, convert, has_tensor, typed
 from distgrad.ops.control import identity
 from distgrad.ops.index import along, getitem
 from distgrad.ops.key import Key, parse
 from distgrad.ops.layout import broadcast_to, reshape
 from distgrad.ops.matrix import matmul
-from distgrad.ops.update import MODES, updated
 from distgrad.types import DType, brief, broadcasts_to, size_of, spec_of
 
 # -- x[key] ------------------------------------------------------------------------------------------------------
