@@ -73,7 +73,7 @@ class Writer:
             self.lines.append(line)
             self.state = state
 
-    # -- names and expressions
+    # -- names and expressions; thresholds are odd numbers, so that no comparison is decided by the rounding of a sum
 
     def new(self) -> str:
         self.count += 1
@@ -172,7 +172,7 @@ def copied(w: Writer) -> str:
     a, b = w.array(), w.array()
     forms = [
         f"{a}.copy()", f"np.array({a})", f"{a}.flatten()", f"{a}.astype(float)", f"{a}.astype(int)", f"np.sin({a})",
-        f"{a} * {b}", f"np.concatenate([{a}, {a}])", f"np.where({a} > 0, {a}, 0.5)", f"np.sum({a}, axis=0)",
+        f"{a} * {b}", f"np.concatenate([{a}, {a}])", f"np.where({a} > 0.0123, {a}, 0.5)", f"np.sum({a}, axis=0)",
         f"np.tile({a}, 1)", f"np.repeat({a}, 1)", f"np.roll({a}, 1)", f"np.cumsum({a})", f"np.zeros_like({a})",
         f"np.full_like({a}, 1.5)", f"np.copy({a})", f"+{a}", f"np.positive({a})", f"np.stack([{a}, {a}])",
         f"np.meshgrid({a}, [1.0, 2.0])[0]", f"np.diff({a})", f"{a}[{w.key(a)}] * 1", f"np.round({a}, 1)",
@@ -183,7 +183,7 @@ def copied(w: Writer) -> str:
         "np.array([1, 2, 3])", "np.empty((2, 2)) * 0", "np.zeros(())", "np.eye(3)", "np.linspace(0, 1, 4)",
         f"np.vstack([{a}, {a}])", f"np.hstack([{a}])", f"np.append({a}, 1.0)", f"np.pad({a}, 0)", f"np.sort({a})",
         f"np.add({a}, {b})", f"np.ascontiguousarray({a})", f"np.squeeze({a}) + 0", f"np.full(3, {a}.sum())",
-        f"np.array([{a}.sum(), 1.0])", f"({a} > 0)", f"{a} * 1j", f"np.r_[{a}, 1.0]", f"np.c_[{a}, {a}]",
+        f"np.array([{a}.sum(), 1.0])", f"({a} > 0.0123)", f"{a} * 1j", f"np.r_[{a}, 1.0]", f"np.c_[{a}, {a}]",
     ]  # fmt: skip
     return f"{w.new()} = {w.rng.choice(forms)}"
 
@@ -215,7 +215,7 @@ def set_item(w: Writer) -> str:
 
 def masked(w: Writer) -> str:
     a = w.array()
-    mask = w.rng.choice([f"{a} > 0", f"{a} < {a}.mean()", f"np.abs({a}) > 0.5"])
+    mask = w.rng.choice([f"{a} > 0.0123", f"{a} < {a}.mean() + 0.0123", f"np.abs({a}) > 0.5123"])
     name = w.pick(lambda v: isinstance(v, np.ndarray) and v.dtype == bool and v.shape == w.state[a].shape)
     mask = name if name and w.rng.random() < 0.5 else mask
     forms = ["{a}[{m}] = {n}", "{a}[{m}] += {n}", "{a}[{m}] *= {n}", "{a}[{m}] = {a}[{m}] ** 2", "{t} = {a}[{m}].sum()"]
@@ -230,11 +230,11 @@ def function(w: Writer) -> str:
         f"np.copyto({a}, {w.value(a)})",
         f"np.sin({b}, out={a})", f"np.add({a}, {w.value(a)}, out={b})", f"{a}.fill({w.number()})",
         f"np.multiply({a}, {b}, {b})", f"np.fill_diagonal({a}, {w.number()})", f"np.sum({a}, axis=0, out={b})",
-        f"{a}.sort()", f"np.put({a}, [0, -1], {w.value()})", f"np.putmask({a}, {a} > 0, {w.number()})",
+        f"{a}.sort()", f"np.put({a}, [0, -1], {w.value()})", f"np.putmask({a}, {a} > 0.0123, {w.number()})",
         f"np.subtract.at({a}, [0, 1, 0], 1.0)", f"np.maximum({a}, 0, out={a})", f"{a}.real = {w.number()}",
         f"np.cumsum({a}, axis=0, out={b})",
         f"{a}.imag = {w.number()}" if w.state[a].dtype.kind == "c" else f"{a}.T[0] = 1",
-        f"np.copyto({a}, {w.number()}, where={a} > 0)", f"np.matmul({a}, {b}, out={w.array()})",
+        f"np.copyto({a}, {w.number()}, where={a} > 0.0123)", f"np.matmul({a}, {b}, out={w.array()})",
     ]  # fmt: skip
     return w.rng.choice(forms) if shape else forms[1]
 
