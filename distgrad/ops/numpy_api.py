@@ -174,7 +174,8 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
     if method == "at":
         return statements.at(ufunc, *inputs)
     if (out := kwargs.pop("out", None)) is not None:
-        return statements.out_of(out, array_ufunc(self, ufunc, method, *inputs, **kwargs), _name(ufunc))
+        made = array_ufunc(self, ufunc, method, *inputs, **kwargs)
+        return statements.out_of(out, made, _name(ufunc), broadcast=method == "__call__")
     f = ufunc if method == "__call__" else getattr(ufunc, method)
     ours = FUNCTIONS.get(f)
     if ours is None:

@@ -245,13 +245,15 @@ def into(x: Array, value: Any) -> None:
     store(x, elements(cast(value, x.dtype), x.dtype))
 
 
-def out_of(out: Any, value: Any, what: str) -> Any:
-    """The `out=` of a function that gave this value."""
+def out_of(out: Any, value: Any, what: str, broadcast: bool = False) -> Any:
+    """The `out=` of a function that gave this value. Only a ufunc itself broadcasts to it."""
     if isinstance(out, tuple):
         (out,) = out
     if isinstance(out, np.ndarray):
         raise NoValueError(plain_array(what))
     x = target(out, f"{what}(..., out=x)", lambda: f"x = {what}(...)")
+    if not broadcast and typed(value).shape != x.shape:
+        raise ValueError(f"{what}: out= has shape {[*x.shape]}, but the result has shape {[*value.shape]}")
     into(x, value)
     return x
 
