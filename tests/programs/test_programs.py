@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,14 @@ def _quiet() -> Any:
     return contextlib.nullcontext()
 
 
+@pytest.fixture
+def without_native_code() -> Iterator[None]:
+    """Compiling takes longer than these programs."""
+    with dg.Session(native=False):
+        yield
+
+
+@pytest.mark.usefixtures("without_native_code")
 @pytest.mark.parametrize(("file", "name"), NAMES)
 def test_derivatives_are_those_of_differences(file: str, name: str) -> None:
     ours, numpys = load(file, True)[name], load(file, False)[name]
