@@ -19,7 +19,7 @@ STEP_READY := $(STEP_PEERS:%=%/step.stamp)
 .DEFAULT_GOAL := help
 # Two pips at once in one environment break it.
 .NOTPARALLEL:
-.PHONY: help demo test test-everywhere check bench bench-step bench-cluster bench-planning chaos conformance docs docs-pages docs-api docs-cli docs-numpy fuzz fuzz-groups accuracy clean distclean
+.PHONY: help demo test test-everywhere check bench bench-step bench-cluster bench-planning chaos conformance docs docs-pages docs-api docs-cli docs-numpy fuzz fuzz-groups fuzz-statements accuracy clean distclean
 
 help:  ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' Makefile
@@ -69,6 +69,9 @@ fuzz: $(DEV_READY)  ## call public functions with junk: 20,000 times (ARGS="--se
 
 fuzz-groups: $(DEV_READY)  ## run 10,000 random groups as native code (ARGS="--seed 2")
 	$(VENV)/bin/python -m tests.fuzz.groups $(ARGS)
+
+fuzz-statements: $(DEV_READY)  ## run 10,000 random programs of assignments with NumPy and distgrad (ARGS="--seed 2")
+	$(VENV)/bin/python -W ignore -m tests.statements.random_programs --programs 10000 $(ARGS)
 
 accuracy: $(DEV_READY)  ## measure the error of native functions on all float32 numbers, and on samples of float64
 	$(VENV)/bin/python benchmarks/accuracy.py --exhaustive $(ARGS)

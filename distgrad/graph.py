@@ -51,12 +51,14 @@ class Tensor:
     ((3, 3), dtype('float32'), 'MatMul')
     """
 
-    __slots__ = ("dtype", "index", "op", "shape")
+    __slots__ = ("dtype", "index", "op", "shape", "state")
 
     op: Operation
     index: int
     shape: Shape
     dtype: DType
+    #: What a name knows (`distgrad.ops.assignment.names`); other tensors have none.
+    state: Any
 
     def __init__(self, op: Operation, index: int, shape: Shape, dtype: DType):
         self.op = op
@@ -82,6 +84,14 @@ class Tensor:
     @property
     def graph(self) -> Graph:
         return self.op.graph
+
+    def now(self) -> Tensor:
+        """The value itself; for a name, the value that it stands for now (see `distgrad.ops.assignment.names`)."""
+        return self
+
+    def derived(self, op: Operation) -> list[Tensor]:
+        """What the user gets for the outputs of an op on this tensor."""
+        return list(op.outputs)
 
     @property
     def name(self) -> str:
@@ -179,6 +189,11 @@ class Graph:
         self._control: tuple[Operation, ...] = ()
         self._overrides: dict[str, str] = {}
         self._original: Operation | None = None
+        #: Set within bodies that may assign only what they made: the number of ops before it, and what it is.
+        self.sealed: tuple[int, str] | None = None
+        #: Set where a body is built again: arrays older than the second number of ops must not be assigned since the
+        #: first.
+        self.frozen: tuple[int, int, str] | None = None
 
     # -- building ------------------------------------------------------------------------------------------------
 
@@ -433,7 +448,14 @@ class FuncGraph(Graph):
             with self.clean():
                 inner = self.add("Capture", (tensor,), [tensor.spec], name="captured").outputs[0]
             self.captures[tensor] = inner
+            tensor.op.graph.memo("captured by", list).append(self)
         return inner
+
+    def recapture(self, before: Tensor, after: Tensor) -> None:
+        """The enclosing graph has another tensor for a value."""
+        if before in self.captures:
+            self.captures = {after if x is before else x: inner for x, inner in self.captures.items()}
+            self.captures[after].op.inputs = (after,)
 
     def around(self) -> list[Graph]:
         """The graphs that this body may capture tensors from, innermost first."""

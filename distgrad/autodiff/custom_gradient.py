@@ -15,6 +15,7 @@ from distgrad import nest
 from distgrad.errors import here
 from distgrad.graph import Graph, Operation, Tensor
 from distgrad.nesting import nested
+from distgrad.ops.assignment.names import sealed
 from distgrad.ops.builder import convert, graph_for
 from distgrad.ops.control import identity, identity_n
 from distgrad.ops.indexed_slices import IndexedSlices
@@ -99,7 +100,8 @@ def _build(graph: Graph, f: Function, args: tuple[Any, ...], kwargs: dict[str, A
     # f gets fresh tensors, so that ops on its arguments can be told from ops on closed-over tensors.
     begin = len(graph.ops)
     inside = [renamed(graph, t) for t in arguments]
-    y, grad_fn = _pair(f, f(*nest.unflatten(args, inside), **kwargs))
+    with sealed(graph, f"the body of {name_of(f)}"):
+        y, grad_fn = _pair(f, f(*nest.unflatten(args, inside), **kwargs))
     y = nest.map_structure(functools.partial(_output, f), y)
     outputs = nest.flatten(y)
     if not outputs:
@@ -124,9 +126,12 @@ def _rule(f: Function, grad_fn: Function, args: Any, count: int, variables: list
         arguments, reads = cut(op.inputs[count:], len(variables))
         of_variables: list[Any] = []
         if variables:
-            made, of_variables = _split(grad_fn(*grads[:count], variables=list(variables)), where, variables)
+            with sealed(op.graph, f"the grad_fn of {where}"):
+                found = grad_fn(*grads[:count], variables=list(variables))
+            made, of_variables = _split(found, where, variables)
         else:
-            made = grad_fn(*grads[:count])
+            with sealed(op.graph, f"the grad_fn of {where}"):
+                made = grad_fn(*grads[:count])
         of_arguments = [] if made is None and not arguments else nest.flatten(made)
         if len(of_arguments) != len(arguments):
             raise ValueError(

@@ -32,6 +32,7 @@ from distgrad.autodiff.gradients import gradients
 from distgrad.autodiff.pullback import Pullback
 from distgrad.graph import FuncGraph, Tensor, current_graph
 from distgrad.ops.array import reshape, stack
+from distgrad.ops.assignment.names import held
 from distgrad.ops.builder import as_array, check_fits, check_parts, convert
 from distgrad.ops.control import identity, zeros
 from distgrad.tracing.function import Function, bind, signature_of
@@ -94,7 +95,7 @@ def _value_and_gradient(what: str, f: Callable[..., Any], argnums: Any, has_aux:
         result = f(*args, **kwargs)
         value, aux = with_aux(what, f, result) if has_aux else (result, None)
         y = scalar(what, f, value)
-        found = _pull([y], xs, None)
+        found = _pull([y], xs(), None)
         return ((y, aux) if has_aux else y), select(args, argnums, found)
 
     return _wrapped(build, what, f, argnums)
@@ -127,8 +128,8 @@ def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
 
     def build(args: Any, vs: Any) -> Any:
         args, xs = _inside(args, range(len(args)))
-        found = _pull([scalar("hvp", f, f(*args))], xs, None)
-        return nest.unflatten(args, _pull(found, xs, vs))
+        found = _pull([scalar("hvp", f, f(*args))], xs(), None)
+        return nest.unflatten(args, _pull(found, xs(), vs))
 
     arguments, vectors = (primals, tangents) if many else ((primals,), (tangents,))
     made = _lifted(build, "hvp", f)(*paired("hvp", f, arguments, vectors))
@@ -166,14 +167,15 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
 def _vjp_inside(forward: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, Callable[..., Any], Any]:
     args, xs = _inside(args, range(len(args)))
     ys, aux = forward(*args)
+    values = held(nest.flatten(ys))
     graph = current_graph()
 
     def pullback(cotangents: Any) -> Any:
         if current_graph() is not graph:
             raise ValueError("vjp: the pullback adds ops to the graph of vjp; call it in the same graph or function")
-        pairs = zip(nest.flatten(ys), fitting(_COTANGENTS, cotangents, ys), strict=True)
+        pairs = zip(values(), fitting(_COTANGENTS, cotangents, ys), strict=True)
         floats = [(y, g) for y, g in pairs if trainable(y.dtype)]
-        return nest.unflatten(args, _pull([y for y, _ in floats], xs, [g for _, g in floats]))
+        return nest.unflatten(args, _pull([y for y, _ in floats], xs(), [g for _, g in floats]))
 
     return ys, pullback, aux
 
@@ -220,7 +222,7 @@ def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) 
         args, xs = _inside(args, range(len(args)))
         ys = nest.map_structure(convert, f(*args))
         floats = [y for y in nest.flatten(ys) if trainable(y.dtype)]
-        moved = iter(_push(floats, xs, vs, [zeros(y.shape, y.dtype) for y in floats]))
+        moved = iter(_push(floats, xs(), vs, [zeros(y.shape, y.dtype) for y in floats]))
         return ys, nest.map_structure(lambda y: next(moved) if trainable(y.dtype) else zeros(y.shape, y.dtype), ys)
 
     made: tuple[Any, Any] = _lifted(build, "jvp", f)(*paired("jvp", f, tuple(primals), tuple(tangents)))
@@ -251,7 +253,7 @@ def _jacobian_of(what: str, g: Callable[..., Any], f: Callable[..., Any], argnum
         for name, y in nest.paths(ys, "its value"):
             if not trainable(y.dtype):
                 raise TypeError(f"{what}: {name} of {name_of(f)} has dtype {y.dtype}, which has no derivative")
-        blocks = iter(_jacobian(nest.flatten(ys), xs))
+        blocks = iter(_jacobian(nest.flatten(ys), xs()))
         return nest.map_structure(lambda _: select(args, argnums, next(blocks)), ys)
 
     return _wrapped(build, what, f, argnums)
@@ -343,7 +345,8 @@ def hessian_vector_product(ys: Any, xs: Any, v: Any) -> list[Any]:
 
 def _pull(ys: Sequence[Tensor], xs: Sequence[Tensor], seeds: Sequence[Any] | None) -> list[Tensor]:
     """Dense gradients of xs; zeros for an unconnected x."""
-    return [convert(g) for g in gradients(list(ys), list(xs), seeds, unconnected_gradients="zero")]
+    found = gradients(list(ys), list(xs), seeds, unconnected_gradients="zero")
+    return [g if isinstance(g, Tensor) else convert(g) for g in found]
 
 
 def _push(ys: list[Tensor], xs: list[Tensor], vs: list[Tensor], seeds: list[Tensor]) -> list[Tensor]:
@@ -352,12 +355,13 @@ def _push(ys: list[Tensor], xs: list[Tensor], vs: list[Tensor], seeds: list[Tens
     return _pull([g for g, _ in pairs], seeds, [v for _, v in pairs])
 
 
-def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], list[Tensor]]:
-    """The arguments with fresh tensors for those to differentiate, and these tensors as a flat list."""
+def _inside(args: Any, argnums: Any) -> tuple[tuple[Any, ...], Callable[[], list[Tensor]]]:
+    """The arguments with fresh tensors for those to differentiate, and a function that gives the values of these, also
+    after they have been assigned to."""
     made = list(args)
     for i in listed(argnums):
         made[i] = nest.map_structure(identity, made[i])
-    return tuple(made), [x for i in listed(argnums) for x in nest.flatten(made[i])]
+    return tuple(made), held([x for i in listed(argnums) for x in nest.flatten(made[i])])
 
 
 class _Prepared(NamedTuple):

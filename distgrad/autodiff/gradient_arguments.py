@@ -88,7 +88,7 @@ def as_x(x: Any, name: str) -> Tensor:
         return made
     if isinstance(x, list | tuple):
         raise TypeError(f"gradients: xs must be a tensor or a flat list of tensors, got the nested list {brief(x)}")
-    return graph.local(x) if isinstance(x, Tensor) else as_tensor(x, name, "xs")
+    return graph.local(x.now()) if isinstance(x, Tensor) else as_tensor(x, name, "xs")
 
 
 def as_stop(t: Any) -> Tensor:

@@ -24,8 +24,9 @@ from distgrad.autodiff.gradient_arguments import (
     graph_of,
     wants_zeros,
 )
-from distgrad.graph import Graph, Operation, Tensor
+from distgrad.graph import FuncGraph, Graph, Operation, Tensor
 from distgrad.nesting import nested
+from distgrad.ops.assignment.names import fresh
 from distgrad.ops.builder import convert
 from distgrad.ops.control import tuple_, zeros
 from distgrad.ops.indexed_slices import IndexedSlices, densify
@@ -113,7 +114,8 @@ def _gradients(
         walk = _Backward(graph, ys, xs, scope, entered, summing(method), bool(gate))
         found = walk.run(seeds, stopped, _between(ys, xs, stopped if within else set()))
     with graph:
-        return [found[x] if x in found else zeros(x.shape, x.dtype) if zero else None for x in xs]
+        made = [found[x] if x in found else zeros(x.shape, x.dtype) if zero else None for x in xs]
+    return [fresh(g) if type(g) is Tensor else g for g in made] if isinstance(graph, FuncGraph) else made
 
 
 class _Backward:

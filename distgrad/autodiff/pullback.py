@@ -32,7 +32,7 @@ class Pullback:
         ops, effects, results = len(body.ops), len(body.effects), len(body.outputs)
         with body:
             seeds = [body.add("Placeholder", (), [spec], name="grad_ys").outputs[0] for spec in specs]
-            found = pull(seeds)
+            found = [g.now() for g in pull(seeds)]
         self._half = _Half(body, _late(body.ops[ops:], seeds), seeds, found)
         del body.effects[effects:]  # those of the backward ops
         body.outputs += self._half.kept

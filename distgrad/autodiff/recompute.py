@@ -10,6 +10,7 @@ from distgrad import nest
 from distgrad.autodiff.custom_gradient import Decorated, Function, apply, cut, name_of, renamed, variables_behind
 from distgrad.autodiff.gradients import gradients_of_part
 from distgrad.graph import Graph, Operation, Tensor, current_graph
+from distgrad.ops.assignment.names import sealed, unchanged_since
 from distgrad.ops.builder import cast, convert
 from distgrad.tracing.variables import Variable
 from distgrad.types import spec_of
@@ -92,7 +93,13 @@ def _second_pass(
         held = {v: renamed(graph, t) for v, t in reads.items()}
     begin = len(graph.ops)
     # f reads the same values as in the first pass, even if variables have been assigned since.
-    with graph.control_dependencies(None), graph._setting("reads", {**graph.reads, **held}):
+    within = f"recompute_grad of {name_of(f)}"
+    with (
+        graph.control_dependencies(None),
+        graph._setting("reads", {**graph.reads, **held}),
+        sealed(graph, within),
+        unchanged_since(graph, end, begin, within),
+    ):
         ys = [convert(y) for y in nest.flatten(f(*inputs, **kwargs))]
     _refuse_late_reads(f, graph, end, begin)
     _refuse_other_results(f, ys, dys)

@@ -102,7 +102,7 @@ def tile(A: Any, reps: int | Sequence[int], name: str | None = None) -> Tensor:
     counts, shape = [1] * (ndim - len(counts)) + counts, (1,) * (ndim - len(a.shape)) + a.shape
     pairs = list(zip(counts, shape, strict=True))
     wide = broadcast_to(reshape(a, [n for size in shape for n in (1, size)]), [n for pair in pairs for n in pair])
-    return reshape(wide, [count * size for count, size in pairs], name=name)
+    return identity(reshape(wide, [count * size for count, size in pairs]), name=name)  # type: ignore[no-any-return]  # not a view
 
 
 def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: str | None = None) -> Tensor:
@@ -125,7 +125,7 @@ def repeat(a: Any, repeats: int | Sequence[int], axis: int | None = None, name: 
     before, n, after = a.shape[:axis], a.shape[axis], a.shape[axis + 1 :]
     count = int(counts.item())
     wide = broadcast_to(reshape(a, (*before, n, 1, *after)), (*before, n, count, *after))
-    return reshape(wide, (*before, n * count, *after), name=name)
+    return identity(reshape(wide, (*before, n * count, *after)), name=name)  # type: ignore[no-any-return]  # not a view
 
 
 def _repeat_unevenly(a: Any, counts: Any, axis: int, name: str | None) -> Tensor:
@@ -374,7 +374,7 @@ def full_like(a: Any, fill_value: Any, dtype: Any = None, name: str | None = Non
     dtype = a.dtype if dtype is None else np.dtype(dtype)
     if isinstance(fill_value, int | float | complex):
         return full(a.shape, fill_value, dtype, name=name)
-    return broadcast_to(as_dtype(typed(fill_value), dtype), a.shape, name=name)
+    return identity(broadcast_to(as_dtype(typed(fill_value), dtype), a.shape), name=name)  # type: ignore[no-any-return]
 
 
 def _static(what: str, **numbers: Any) -> None:
@@ -413,10 +413,8 @@ def meshgrid(*xi: Any, sparse: bool = False, indexing: str = "xy") -> tuple[Tens
     if indexing == "xy" and len(vectors) > 1:
         axes[:2] = 1, 0
     grids = [expand_dims(x, [i for i in axes if i != axis]) for x, axis in zip(vectors, axes, strict=True)]
-    if sparse:
-        return tuple(grids)
     shape = np.broadcast_shapes(*[x.shape for x in grids])
-    return tuple([broadcast_to(x, shape) for x in grids])
+    return tuple([identity(x if sparse else broadcast_to(x, shape)) for x in grids])  # copies, as in NumPy
 
 
 __all__ = [

@@ -59,7 +59,9 @@ def _make_converted(d: OpDef, inputs: tuple[Any, ...], attrs: Attrs, name: str |
         with graph:
             return _make_converted(d, inputs, attrs, name)
     tensors = tuple([convert(x) for x in inputs])
-    return list(graph.add(d.type, tensors, _infer(d, tensors, attrs), attrs, name).outputs)
+    op = graph.add(d.type, tensors, _infer(d, tensors, attrs), attrs, name)
+    first = inputs[0] if inputs else None
+    return list(op.outputs) if type(first) is Tensor or not isinstance(first, Tensor) else first.derived(op)
 
 
 def _infer(d: OpDef, inputs: Sequence[Typed], attrs: Attrs) -> list[tuple[Shape, DType]]:
@@ -168,9 +170,8 @@ def convert(x: Any, dtype: Any = None, name: str | None = None) -> Tensor:
     """Anything a builder accepts, as a tensor of the current graph (outside any graph: as a NumPy array)."""
     graph = _context.graph
     if isinstance(x, Tensor):
-        if graph is None or x.op.graph is graph:
-            return x
-        return graph.admit(x)
+        value = x if type(x) is Tensor else x.now()
+        return value if graph is None or value.op.graph is graph else graph.admit(value)
     if hasattr(x, "__tensor__"):
         made: Tensor = x.__tensor__()
         return made

@@ -11,7 +11,10 @@ from typing import Any
 
 from distgrad.errors import NoValueError
 from distgrad.graph import Tensor
-from distgrad.ops import array, control, index, math, numpy_api, reduce, update
+from distgrad.ops import array, control, index, math, numpy_api, reduce
+from distgrad.ops.assignment import masks, statements, update
+from distgrad.ops.assignment.concrete import install_concrete
+from distgrad.ops.assignment.names import Array
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.indexed_slices import IndexedSlices
 from distgrad.ops.library import instead
@@ -35,7 +38,6 @@ UNARY: dict[str, Method] = {
     "neg": math.negative, "pos": math.positive, "abs": math.abs, "invert": math.invert, "round": math.round,
 }  # fmt: skip
 
-
 def _reflected(f: Method) -> Method:
     def reflected(x: Any, y: Any) -> Any:
         return f(y, x)
@@ -53,6 +55,8 @@ def _len(self: Any) -> int:
 def _iter(self: Any) -> Iterator[Any]:
     if not self.shape:
         raise TypeError("iteration over a 0-d tensor")
+    if type(self) is Array:  # each row is read when it is reached
+        return (self[i] for i in range(self.shape[0]))
     return iter(array.unstack(self))
 
 
@@ -64,6 +68,7 @@ def _unpacked(given: tuple[Any, ...]) -> Any:
     return given[0] if len(given) == 1 else given
 
 
+@statements.flat
 def _reshape(self: Any, *shape: Any, order: str = "C") -> Any:
     return array.reshape(self, _unpacked(shape), order)
 
@@ -72,12 +77,17 @@ def _transpose(self: Any, *axes: Any) -> Any:
     return array.transpose(self, _unpacked(axes) if axes else None)
 
 
-def _ravel(self: Any, order: str = "C") -> Any:
-    return array.reshape(self, -1, order)
+def _flatten(self: Any, order: str = "C") -> Any:
+    return _copy(array.reshape(self, -1, order))
 
 
 def _astype(self: Any, dtype: Any) -> Any:
-    return cast(self, dtype)
+    made = cast(self, dtype)
+    return _copy(self) if made is self else made
+
+
+def _sort(self: Any, axis: int = -1) -> None:
+    statements.set_item(self, Ellipsis, reduce.sort(self, axis))
 
 
 def _copy(self: Any) -> Any:
@@ -88,8 +98,9 @@ METHODS: dict[str, Method] = {
     "all": reduce.all, "any": reduce.any, "argmax": reduce.argmax, "argmin": reduce.argmin, "argsort": reduce.argsort,
     "astype": _astype, "clip": math.clip, "conj": math.conj, "conjugate": math.conj, "copy": _copy,
     "cumprod": reduce.cumprod, "cumsum": reduce.cumsum, "diagonal": array.diagonal, "dot": matmul.dot,
-    "flatten": _ravel, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod, "ravel": _ravel,
-    "repeat": array.repeat, "reshape": _reshape, "round": math.round, "squeeze": array.squeeze, "std": reduce.std,
+    "flatten": _flatten, "max": reduce.max, "mean": reduce.mean, "min": reduce.min, "prod": reduce.prod,
+    "ravel": statements.ravel, "repeat": array.repeat, "reshape": _reshape, "round": math.round,
+    "squeeze": statements.flat(array.squeeze), "std": reduce.std,
     "sum": reduce.sum, "swapaxes": array.swapaxes, "take": index.take, "trace": array.trace, "transpose": _transpose,
     "var": reduce.var,
 }  # fmt: skip
@@ -118,12 +129,8 @@ PROPERTIES: dict[str, Method] = {
 VALUES = ("item", "tolist", "__float__", "__int__", "__index__", "__complex__")
 #: Methods that modify an array, and their alternatives.
 WRITES = {
-    "sort": "distgrad.sort(x) returns a sorted tensor",
     "partition": "distgrad.sort(x) returns a sorted tensor",
-    "fill": "distgrad.full(x.shape, value) returns a filled tensor",
-    "put": "distgrad.scatter_add(x, indices, updates) or where(condition, x, y) returns a new tensor",
     "resize": "x.reshape(shape) returns a tensor of another shape",
-    "__setitem__": "distgrad.scatter_add(x, indices, updates) adds to rows, where(condition, x, y) replaces by value",
 }
 
 
@@ -134,8 +141,8 @@ def _no_value(self: Any) -> NoValueError:
     return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
-        f"np.stack([x, y]), array[i] = x is distgrad.where or scatter_add, and max(x, 0) is "
-        f"np.maximum(x, 0)"
+        f"np.stack([x, y]), array[i] = x works with `import distgrad.numpy as np` in place of numpy, and "
+        f"max(x, 0) is np.maximum(x, 0)"
     )
 
 
@@ -154,8 +161,7 @@ def _value(name: str) -> Method:
 
 def _write(name: str, remedy: str) -> Method:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        what = "x[...] = y" if name == "__setitem__" else f".{name}()"
-        raise TypeError(f"{what} would modify {self!r}, but tensors are immutable: {remedy}")
+        raise TypeError(f".{name}() would modify {self!r}, but tensors are immutable: {remedy}")
 
     return method
 
@@ -185,7 +191,9 @@ def _special() -> dict[str, Method]:
     """All special methods, by name."""
     table = {f"__{name}__": f for name, f in (BINARY | COMPARISONS | UNARY).items()}
     table |= {f"__r{name}__": _reflected(f) for name, f in BINARY.items()}
-    table |= {"__getitem__": index.getitem, "__len__": _len, "__iter__": _iter, "__contains__": _contains}
+    table |= {"__getitem__": statements.item, "__len__": _len, "__iter__": _iter, "__contains__": _contains}
+    table |= {f"__i{name}__": statements.inplace(name) for name in statements.INPLACE}
+    table |= {"__setitem__": statements.set_item, "fill": statements.fill, "sort": _sort, "put": statements.put}
     table |= {"__bool__": _bool, "__array_ufunc__": numpy_api.array_ufunc}
     return table | {"__array_function__": numpy_api.array_function}
 
@@ -194,12 +202,15 @@ def _refused() -> dict[str, Method]:
     return {name: _value(name) for name in VALUES} | {name: _write(name, remedy) for name, remedy in WRITES.items()}
 
 
-def _property(f: Method) -> property:
+def _property(name: str, f: Method) -> property:
     """The builder as a property, without its example, which doctest would run in the module of the class."""
-    return property(f, doc=(f.__doc__ or "").partition("\n")[0])
+    setter = statements.set_part(f) if name in ("real", "imag") else None
+    return property(f, setter, doc=(f.__doc__ or "").partition("\n")[0])
 
 
-_TABLE: dict[str, Any] = _special() | METHODS | _refused() | {name: _property(f) for name, f in PROPERTIES.items()}
+PLAIN: dict[str, Any] = _special() | METHODS | _refused()
+_TABLE: dict[str, Any] = PLAIN | {name: _property(name, f) for name, f in PROPERTIES.items()}
+_TABLE["at"] = property(update.At, doc="`x.at[key].set(value)`: a copy of x with some elements replaced; see `At`.")
 
 
 def install(cls: type) -> None:
@@ -211,4 +222,6 @@ def install(cls: type) -> None:
 
 install(Tensor)
 install(IndexedSlices)
+masks.install(BINARY | COMPARISONS, UNARY)
+install_concrete(PLAIN, PROPERTIES)
 Tensor.__array__ = _array  # type: ignore[attr-defined]

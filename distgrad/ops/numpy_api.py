@@ -17,6 +17,8 @@ import numpy as np
 from distgrad import nest
 from distgrad.graph import Tensor
 from distgrad.ops import array, control, index, math, reduce, scan
+from distgrad.ops.assignment import statements
+from distgrad.ops.assignment.masks import Masked
 from distgrad.ops.builder import cast, typed
 from distgrad.ops.library import elementwise, fft, search, shapes, statistics, ufunc_methods
 from distgrad.ops.library.instead import COUNTERPARTS
@@ -83,12 +85,24 @@ def _matrix_diagonal(x: Any, offset: int = 0) -> Any:
     return array.diagonal(x, offset, -2, -1)
 
 
+def _conj(x: Any) -> Any:
+    """The complex conjugate; a copy also of real arrays, unlike the method."""
+    made = math.conj(x)
+    return control.identity(made) if made is x else made
+
+
+def _ravel(a: Any) -> Any:
+    """The array as a vector."""
+    return statements.ravel(a)
+
+
 # -- the table ---------------------------------------------------------------------------------------------------
 
 EXTRA: dict[str, Function] = {
     "shape": shape, "ndim": ndim, "size": size, "result_type": result_type, "iscomplexobj": iscomplexobj,
     "isrealobj": isrealobj, "divmod": divmod, "matrix_transpose": matrix_transpose, "astype": cast,
-    "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
+    "reshape": statements.flat(array.reshape), "squeeze": statements.flat(array.squeeze), "ravel": _ravel,
+    "conj": _conj, "conjugate": _conj, "copy": control.identity, "empty_like": control.zeros_like, "around": math.round,
     "linalg.matmul": matmul.matmul, "linalg.tensordot": matmul.tensordot, "linalg.diagonal": _matrix_diagonal,
     "linalg.matrix_transpose": matrix_transpose, "gradient": scan.gradient,
 }  # fmt: skip
@@ -137,6 +151,14 @@ _UFUNC_DEFAULTS = {
 
 def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """`__array_ufunc__`: a ufunc, or one of its methods, with a tensor among the arguments."""
+    for x in inputs:
+        if isinstance(x, Masked):
+            return x.__array_ufunc__(ufunc, method, *inputs, **kwargs)
+    if method == "at":
+        return statements.at(ufunc, *inputs)
+    if (out := kwargs.pop("out", None)) is not None:
+        made = array_ufunc(self, ufunc, method, *inputs, **kwargs)
+        return statements.out_of(out, made, _name(ufunc), broadcast=method == "__call__")
     f = ufunc if method == "__call__" else getattr(ufunc, method)
     ours = FUNCTIONS.get(f)
     if ours is None:
@@ -152,6 +174,13 @@ def array_ufunc(self: Any, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs:
 
 def array_function(self: Any, f: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`__array_function__`: any other NumPy function. Arguments are bound to NumPy's signature."""
+    if args and isinstance(args[0], Masked):
+        return args[0].__array_function__(f, types, args, kwargs)
+    if f in statements.WRITERS:
+        return statements.WRITERS[f](*args, **kwargs)
+    if (out := kwargs.get("out")) is not None:
+        rest = {key: value for key, value in kwargs.items() if key != "out"}
+        return statements.out_of(out, array_function(self, f, types, args, rest), _name(f))
     ours = FUNCTIONS.get(f)
     if ours is None:
         return _on_values(f, args, kwargs, TypeError(_unsupported(f)))

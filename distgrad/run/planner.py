@@ -22,6 +22,7 @@ from distgrad.registry import OPS, OpDef
 from distgrad.report.recording import Recording, target
 from distgrad.run.options import SessionOptions
 from distgrad.scheduler.cluster import Cluster, load_cluster, local_cluster, usable_cpus
+from distgrad.scheduler.cost.work_table import element_work
 from distgrad.scheduler.digest import constant_bytes, content_digest, is_plain
 from distgrad.scheduler.execution import NATIVE, PLAIN, Execution, Executions
 from distgrad.scheduler.outlined_calls import has_outlined_calls
@@ -123,7 +124,8 @@ class Planner:
         """The program after all passes. They run on a worker if this process would fold constants to different bits."""
         in_loops = self._execution is NATIVE
         can_fuse = _can_fuse if in_loops else always
-        context = Context(partial(evaluate, native=self.options.native), self.options.fan_in, can_fuse, in_loops)
+        fold, work = partial(evaluate, native=self.options.native), element_work if in_loops else None
+        context = Context(fold, self.options.fan_in, can_fuse, work)
         if self.link is None or self.link.bits.folds:
             return improve(program, context)
         from distgrad.workers.on_ray.remote_passes import run_on_worker

@@ -21,12 +21,14 @@ from distgrad.errors import unwrap_tensor_errors
 from distgrad.graph import FuncGraph, Graph, Operation, Tensor, current_graph
 from distgrad.handles import Handle
 from distgrad.nesting import nested
+from distgrad.ops.assignment.statements import set_item
 from distgrad.ops.builder import convert, make_n, plain
 from distgrad.ops.indexed_slices import IndexedSlices, IndexedSlicesValue
 from distgrad.registry import Kind, OpDef, define
 from distgrad.tracing.long_lines import log_long_lines
 from distgrad.tracing.signature import hashable, is_array, look, native_key
 from distgrad.tracing.variables import NotPure
+from distgrad.tracing.writes import NOTHING, Written, appended, check_call, check_mode, copy_back, warn, written
 from distgrad.types import Spec, Typed, brief, native, spec_of
 
 #: Number of traces of one function that triggers the retracing warning.
@@ -43,10 +45,10 @@ CALL = define("Call", _call_infer, at_run=True, kind=Kind.CALL)
 class Traced:
     """The trace of a function for one signature: its body and the structure of its result."""
 
-    __slots__ = ("_leaves", "_template", "body", "structure")
+    __slots__ = ("_leaves", "_template", "body", "structure", "written")
 
-    def __init__(self, body: FuncGraph, structure: Any):
-        self.body, self.structure = body, structure
+    def __init__(self, body: FuncGraph, structure: Any, written: Written = NOTHING):
+        self.body, self.structure, self.written = body, structure, written
         self._template = nest.Template(structure)
         #: What the results become, if that is not just themselves.
         self._leaves = nest.flatten(structure)
@@ -64,13 +66,17 @@ class Traced:
 class Function:
     """A function decorated with @distgrad.function. If `defaults` is false, defaults are not added to the signature."""
 
-    def __init__(self, python_function: Callable[..., Any], name: str | None = None, defaults: bool = True):
+    def __init__(
+        self, python_function: Callable[..., Any], name: str | None = None, defaults: bool = True, writes: str = "copy"
+    ):
         functools.update_wrapper(self, python_function)
         self.python_function = python_function
         self.name = str(name or getattr(python_function, "__name__", "function"))
         self._signature = signature_of(python_function)
         self._defaults = _defaults(self._signature) if defaults else {}
         self._required, self._positional = _positional(self._signature, self._defaults)
+        self._writes = writes
+        self._warned = False
         self._traces: dict[Any, Traced] = {}
         self._history: list[dict[str, str]] = []
         self._assigns = False
@@ -94,7 +100,23 @@ class Function:
         if graph is not None:
             return self._call_in(graph, args, kwargs)
         traced, values = self._ready(args, kwargs)
+        if traced.written.places:
+            return self._writing(traced, args, kwargs, values)
         return traced.rebuild(runtime.current().call(traced.body, values))
+
+    def _writing(self, traced: Traced, args: Any, kwargs: Any, values: list[Any]) -> Any:
+        """A call of a function that assigns to its arguments."""
+        back = self._writes == "back"
+        arrays = look(args, kwargs)[1]
+        check_call(self.name, traced.written, arrays, back)
+        made = runtime.current().call(traced.body, values)
+        if back:
+            count = len(traced.written.places)
+            made, changed = made[: len(made) - count], made[len(made) - count :]
+            result = traced.rebuild(made)
+            copy_back(traced.written, arrays, changed)
+            return result
+        return traced.rebuild(made)
 
     def prepared(self, *args: Any, **kwargs: Any) -> tuple[Traced, list[Any]]:
         """The trace that a call with these arguments runs, and the arrays and handles that it runs on."""
@@ -187,19 +209,32 @@ class Function:
     @nested
     def trace(self, args: Any, kwargs: Any, outer: Graph | None) -> Traced:
         body = FuncGraph(self.name, outer)
-        names = iter([name for name, _ in self._named(args, kwargs)])
+        every = self._named(args, kwargs)
+        names, arguments = iter([name for name, _ in every]), [name for name, x in every if is_array(x)]
         mode = runtime.progress()
         work = progress.begin("tracing", self.name, detail=lambda: f"{len(body.ops):,} ops", session_mode=mode)
         try:
             with body, unwrap_tensor_errors():
                 args, kwargs = nest.map_structure(lambda x: _parameter(body, x, next(names)), (args, kwargs))
-                structure = _results(self.name, self.python_function(*args, **kwargs))
+                result = self.python_function(*args, **kwargs)
+                known, memories = written(body, arguments)
+                changed = [memory.value for memory in memories]
+                if self._writes == "return" and changed:
+                    result = appended(result, changed)
+                structure = _results(self.name, result)
         finally:
             progress.end(work)
         if body.impure:  # a bare `except:` in user code may have swallowed NotPure
             raise NotPure(f"{self.name} assigns a variable in the body of a call")
         log_long_lines(self.name, body.ops)
-        return finish(body, structure)
+        if known.places and self._writes == "copy" and not self._warned:
+            self._warned = True
+            warn(self.name, known.names, known.lines, 7)
+        made = finish(body, structure)
+        made.written = known
+        if self._writes == "back":
+            body.outputs += changed
+        return made
 
     def _call_in(self, graph: Graph, args: Any, kwargs: Any) -> Any:
         if not self._assigns:
@@ -210,8 +245,14 @@ class Function:
         if self._assigns:
             args, kwargs = nest.map_structure(lambda x: convert(x) if is_array(x) else x, (args, kwargs))
             return _results(self.name, self.python_function(*args, **kwargs))
-        tensors = [convert(x) for x in look(args, kwargs)[1]]
-        return traced.rebuild(call(traced.body, tensors, name=op_name(self.name)))
+        given = look(args, kwargs)[1]
+        made = call(traced.body, [convert(x) for x in given], name=op_name(self.name))
+        if self._writes != "back" or not traced.written.places:
+            return traced.rebuild(made)
+        count = len(made) - len(traced.written.places)
+        for place, value in zip(traced.written.places, made[count:], strict=True):
+            set_item(given[place], Ellipsis, value)
+        return traced.rebuild(made[:count])
 
     def _traced_in(self, graph: Graph, args: Any, kwargs: Any) -> Traced:
         """A body with captures is traced for each call, because the captured values may have changed: a variable is
@@ -252,7 +293,7 @@ class Function:
         try:
             reference = weakref.ref(instance, functools.partial(self._forget, id(instance)))
         except TypeError:  # slots without __weakref__: traced for every method object
-            return Function(functools.partial(self.python_function, instance), self.name)
+            return Function(functools.partial(self.python_function, instance), self.name, writes=self._writes)
         python_function = self.python_function
 
         @functools.wraps(python_function)
@@ -260,7 +301,7 @@ class Function:
             return python_function(reference(), *args, **kwargs)
 
         method.__signature__ = signature_of(functools.partial(python_function, None))  # type: ignore[attr-defined]
-        made = Function(method, self.name)
+        made = Function(method, self.name, writes=self._writes)
         self._bound[id(instance)] = reference, made
         return made
 
@@ -281,13 +322,19 @@ class _Method:
         return getattr(self.__wrapped__, name)
 
 
-def function(python_function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+def function(
+    python_function: Callable[..., Any] | None = None, *, name: str | None = None, writes: str = "copy"
+) -> Any:
     """Compile a Python function of arrays into a graph: it is traced once per signature and run by the current session.
 
     Python code runs once per signature. Pass anything that changes between calls as an argument. For random numbers,
     pass a key and use `distgrad.random`; numbers drawn from NumPy's generators would be recorded as constants. Arrays
     and NumPy scalars become tensors; Python numbers, strings, None, variables and all other hashable objects are part
     of the signature. Arguments and results may be nested. A method is traced once per instance.
+
+    The function may assign to arrays, as in NumPy. `writes` says what happens if it assigns to an argument: 'copy'
+    leaves the caller's array as it was, and warns once; 'return' appends the new values of such arguments to the
+    result; 'back' copies them into the caller's arrays after the call has succeeded, all or none.
 
     >>> import distgrad as dg
     >>> @dg.function
@@ -299,21 +346,21 @@ def function(python_function: Callable[..., Any] | None = None, *, name: str | N
     if name is not None and not isinstance(name, str):
         raise TypeError(f"function: name must be a string, got {brief(name)}")
     if python_function is None:
-        return lambda f: function(f, name=name)
+        return lambda f: function(f, name=name, writes=writes)
     if not callable(python_function):
         raise TypeError(f"function decorates a callable, got {brief(python_function)}")
-    return Function(python_function, name)
+    return Function(python_function, name, writes=check_mode(writes))
 
 
 def finish(body: FuncGraph, structure: Any) -> Traced:
     """Make the leaves of `structure` the outputs of a body: tensors, IndexedSlices, operations to run, or None."""
     for leaf in nest.flatten(structure):
         if isinstance(leaf, IndexedSlices):
-            body.outputs += [leaf.values, leaf.indices]
+            body.outputs += [leaf.values.now(), leaf.indices.now()]
         elif isinstance(leaf, Operation):
             body.effects.append(leaf)
         elif leaf is not None:
-            body.outputs.append(leaf)
+            body.outputs.append(leaf.now())
     return Traced(body, structure)
 
 

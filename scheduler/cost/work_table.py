@@ -8,6 +8,7 @@ multiplication, transcendental functions relative to exp.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from distgrad.registry import OPS, Kind
 from distgrad.scheduler.cost.work import (
@@ -31,6 +32,8 @@ from distgrad.scheduler.cost.work import (
     view,
 )
 from distgrad.scheduler.cost.work_products import conv, einsum, factorisation, matmul, pool, solve
+from distgrad.scheduler.program import Step
+from distgrad.types import Spec
 
 _ELEMENTWISE = {
     "Neg": 0.7, "Square": 0.6, "Abs": 0.7, "Relu": 1.5, "IsNan": 0.6, "IsInf": 0.6, "IsFinite": 0.7, "Floor": 0.9,
@@ -238,3 +241,10 @@ def rule_of(op_type: str) -> Rule:
     if definition is None or definition.kind is None:
         return plain
     return view if definition.view is not None else BY_KIND.get(definition.kind, plain)
+
+
+def element_work(step: Step, types: Sequence[Spec]) -> float:
+    """The work of an elementwise step per element, in multiplications; infinite where it has transcendental functions."""
+    outs = [types[v] for v in step.outputs]
+    work = rule_of(step.type).count([types[v] for v in step.inputs], outs, step.attrs)
+    return math.inf if work.transcendental else work.elementwise / max(size(outs[0]), 1)

@@ -11,7 +11,7 @@ from distgrad.scheduler.passes.canonical import canonical
 from distgrad.scheduler.passes.chunks import chunks, joins
 from distgrad.scheduler.passes.equal import merge_equal
 from distgrad.scheduler.passes.fuse import always, fuse
-from distgrad.scheduler.passes.recompute import recompute
+from distgrad.scheduler.passes.recompute import ElementWork, recompute
 from distgrad.scheduler.passes.rewrite import Evaluate
 from distgrad.scheduler.passes.simplify import simplify
 from distgrad.scheduler.passes.sums import slice_sums, trees
@@ -30,8 +30,8 @@ class Context:
     fan_in: int = 4
     #: Whether the workers can run a step as part of a group.
     can_fuse: Callable[[Step, Sequence[Spec]], bool] = always
-    #: Whether the workers run a group as one loop.
-    in_loops: bool = True
+    #: The work of an elementwise step per element, if the workers run groups as loops.
+    element_work: ElementWork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ PASSES = (
         does="Recomputes cheap elementwise values in the groups that read them, instead of keeping them.",
         keeps="every bit",
         needs=("fuse",),
-        takes=("in_loops",),
+        takes=("element_work",),
     ),
     Pass(
         expanded_program,

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from distgrad.registry import Kind, kind_of
-from distgrad.scheduler.cost.work_table import rule_of
 from distgrad.scheduler.passes.fuse import role
 from distgrad.scheduler.program import FUSED, Program, Step
 from distgrad.types import Spec
@@ -29,8 +28,12 @@ MANY = 48
 SMALLER = 16
 
 
-def recompute(program: Program, in_loops: bool = True) -> Program:
-    """Recompute cheap values instead of keeping them; not unless groups run `in_loops`, where it costs little.
+#: The multiplications per element that take as long as a step; infinite for what takes longer than reading memory.
+ElementWork = Callable[[Step, Sequence[Spec]], float]
+
+
+def recompute(program: Program, element_work: ElementWork | None) -> Program:
+    """Recompute cheap values instead of keeping them; not without `element_work`, where groups do not run as loops.
 
     >>> import distgrad as dg
     >>> from distgrad.scheduler.passes.fuse import fuse
@@ -40,21 +43,22 @@ def recompute(program: Program, in_loops: bool = True) -> Program:
     ...     y = dg.tanh(x)
     ...     z = ((1 - y) @ w) * (1 - y) * y
     >>> fused = fuse(lower([z], [x, w]))
-    >>> for program in (fused, recompute(fused)):
+    >>> for program in (fused, recompute(fused, lambda step, types: 1 if step.type == "Sub" else 100)):
     ...     print([len(step.outputs) for step in program.steps if step.type == "Fused"])
     [3, 1]
     [2, 1]
     """
-    if not in_loops or sum([step.type == FUSED for step in program.steps]) < 2:
+    if element_work is None or sum([step.type == FUSED for step in program.steps]) < 2:
         return program
-    return _Recomputed(program).program()
+    return _Recomputed(program, element_work).program()
 
 
 class _Recomputed:
     """The bodies of groups while steps move into them. Later groups come first: their recipes may need what an earlier
     group keeps, which may then be recomputed in turn."""
 
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, element_work: ElementWork):
+        self._element_work = element_work
         self._program, self._types = program, list(program.types)
         self._steps = list(program.steps)
         self._maker = {v: i for i, step in enumerate(program.steps) for v in step.outputs}
@@ -95,7 +99,7 @@ class _Recomputed:
                     self._accept(v, i, self._recipes(v, i, makers, (u,)))
 
     def _is_large(self, v: int, group: Step) -> bool:
-        return self._types[v].shape == group.attrs["space"]
+        return bool(self._types[v].shape == group.attrs["space"])
 
     def _recipes(self, v: int, i: int, makers: Mapping[int, Step], also: Collection[int]) -> dict[int, list[Step]]:
         """How each reader of a value computes it; nothing if one of them cannot. `also` would be there, too."""
@@ -145,13 +149,11 @@ class _Recomputed:
         return max(self._readers.get(u, ()), default=-1) >= reader
 
     def _work(self, step: Step, split: int) -> float:
-        """Multiplications per element; infinite for what is not cheap, or would split the loop in another way."""
+        """Infinite for a step that is not elementwise, or would split the loop in another way."""
         part = role(step, self._types)
         if kind_of(step.type) is not Kind.ELEMENTWISE or part is None or part.split < split:
             return math.inf
-        ins, outs = ([self._types[v] for v in values] for values in (step.inputs, step.outputs))
-        work = rule_of(step.type).count(ins, outs, step.attrs)
-        return math.inf if work.transcendental else work.elementwise / math.prod(outs[0].shape)
+        return self._element_work(step, self._types)
 
     def _nbytes(self, v: int) -> int:
         spec: Spec = self._types[v]

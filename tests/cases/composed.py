@@ -13,6 +13,7 @@ from distgrad import linalg, nn
 from . import fft, samples
 from .case import Case, arr, same_name
 from .math import away, flat, unary
+from .matmul import einsum
 from .random import KEY, philox
 
 I = np.array
@@ -80,6 +81,14 @@ def embedding(table: Any, ids: Any) -> Case:
 CASES: dict[str, list[Case]] = {
     **samples.COMPOSED,
     **fft.COMPOSED,
+    "einsum": [
+        einsum("ij->ji", arr(2, 3)),
+        einsum("ba", arr(2, 3)),
+        einsum("ii->i", arr(3, 3)),
+        einsum("ii->i", arr(0, 0)),
+        einsum("...i->i...", arr(2, 3, 4)),
+        einsum("...", arr(2, 3)),
+    ],
     # shapes
     "column_stack": [
         of_list(dg.column_stack, np.column_stack, arr(3), arr(3, 2), arr(3, seed=1)),

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 import distgrad as dg
+from distgrad.ops.assignment.update import At
 from distgrad.ops.index import add_slices
-from distgrad.ops.update import At
 
 from .array import PICK
 from .case import Case, apart, arr

@@ -20,6 +20,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "monte_carlo_greeks": {"paths": 32, "shards": 2, "bumping": False},
     "quickstart": {"steps": 5},
     "recommender": {"steps": 2, "rows": 2000, "clicks": 64},
+    "wave_inversion": {"iterations": 1, "size": 12, "shots": 2, "steps": 12},
 }
 
 

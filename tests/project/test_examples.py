@@ -109,6 +109,12 @@ def test_recomputing_needs_less_memory_in_the_inverse_problem() -> None:
     assert recomputed < 0.8 * kept
 
 
+def test_the_wave_inversion_finds_the_speed() -> None:
+    left, printed = run("wave_inversion", iterations=10, size=16, shots=4, steps=50)
+    assert left < 0.8
+    assert "misfit" in printed
+
+
 def test_the_custom_gradient_has_no_nan_where_the_chain_rule_has_one() -> None:
     found, printed = run("custom_op", readings=2000, steps=8)
     assert "chain rule:" in printed
@@ -124,7 +130,7 @@ def test_the_quickstart_says_why_a_gradient_is_none() -> None:
     assert "predicted" in printed
 
 
-@pytest.mark.parametrize("name", ["inverse_problem", "monte_carlo_greeks"])
+@pytest.mark.parametrize("name", ["inverse_problem", "monte_carlo_greeks", "wave_inversion"])
 def test_a_plot_is_written_to_the_file_that_is_named(name: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     _, printed = run(name, plot=str(tmp_path / "plot.png"))
@@ -132,7 +138,7 @@ def test_a_plot_is_written_to_the_file_that_is_named(name: str, tmp_path: Path) 
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize("name", ["inverse_problem", "monte_carlo_greeks"])
+@pytest.mark.parametrize("name", ["inverse_problem", "monte_carlo_greeks", "wave_inversion"])
 def test_without_matplotlib_an_example_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)  # an import of None is an ImportError
     _, printed = run(name, plot="unwritten.png")

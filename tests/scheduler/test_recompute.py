@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import distgrad as dg
 from distgrad.scheduler.cost.memory import Liveness, value_bytes
+from distgrad.scheduler.cost.work_table import element_work
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.passes.pipeline import PASSES, Context, improve
 from distgrad.scheduler.passes.recompute import MANY, recompute
@@ -45,7 +46,7 @@ def kept(program: Program) -> list[list[str]]:
 
 def both(fetches: Sequence[Any], feeds: Sequence[Any]) -> tuple[Program, Program]:
     fused = fuse(optimized(fetches, feeds))
-    return fused, check_program(recompute(fused))
+    return fused, check_program(recompute(fused, element_work))
 
 
 def run(program: Program, arrays: Sequence[Array]) -> list[Array]:
@@ -152,10 +153,10 @@ def test_without_loops_nothing_is_computed_twice() -> None:
     with_loops, without = (
         improve(
             program,
-            Context(_unused, in_loops=in_loops),
+            Context(_unused, element_work=work),
             [each for each in PASSES if each.name in ("fuse", "recompute")],
         )
-        for in_loops in (True, False)
+        for work in (element_work, None)
     )
     assert without == fuse(program) != with_loops
 
@@ -174,9 +175,9 @@ def test_new_values_of_variables_are_updated_in_place_as_before() -> None:
     w.assign_sub(0.1 * doubled * z)
     program = lower([z], [x])
     made = improve(
-        program, Context(_unused), [each for each in PASSES if each.name in ("updates", "fuse", "recompute")]
+        program, Context(_unused, element_work=element_work), [each for each in PASSES if each.name in ("updates", "fuse", "recompute")]
     )
-    fused = improve(program, Context(_unused), [each for each in PASSES if each.name in ("updates", "fuse")])
+    fused = improve(program, Context(_unused, element_work=element_work), [each for each in PASSES if each.name in ("updates", "fuse")])
     writers = [step for step in made.steps if {v for _, v in made.writes} & set(step.outputs)]
     assert writers == [step for step in fused.steps if {v for _, v in fused.writes} & set(step.outputs)]
 

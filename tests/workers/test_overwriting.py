@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distgrad as dg
-from distgrad.ops.update import update
+from distgrad.ops.assignment.update import update
 from distgrad.run.planner import evaluate
 from distgrad.scheduler.cost.memory import value_bytes
 from distgrad.scheduler.overwriting import Overwriting, overwriting

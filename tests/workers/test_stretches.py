@@ -589,6 +589,25 @@ def test_labels_that_a_stretch_makes_are_checked_before_they_are_used() -> None:
     assert "CrossEntropy" in _name(failed.value.step)
 
 
+def test_labels_that_a_stretch_copies_are_checked_where_they_come_from() -> None:
+    """They lie in columns, so that the stretch copies them before they are used."""
+
+    def loss(x: Any, w: Any, b: Any, v: Any, labels: Any) -> Any:
+        return dg.nn.sparse_softmax_cross_entropy(layers(x, w, b, v), dg.transpose(labels))
+
+    with tiny_stretches(), dg.Graph().as_default():
+        feeds = [*[dg.placeholder(shape, "float64") for shape in LAYERS], dg.placeholder((4, LEAD), "int64")]
+        program = fuse(optimized([loss(*feeds)], feeds))
+        tape = compiled(program, thread_pool(2))
+        (region,) = played(tape)
+        assert any(part.step is None for part in region.parts)
+        arrays = [*[some(*shape) for shape in LAYERS], np.ones((4, LEAD), np.int64)]
+        assert_bits(run(tape, arrays), run(plain(program), arrays))
+        arrays[-1][2, 3] = 9
+        with pytest.raises(StepFailed):
+            run(tape, arrays)
+
+
 def test_what_has_no_native_function_is_called_back() -> None:
     """Products of complex numbers: NumPy computes them, for each item."""
     with tiny_stretches():

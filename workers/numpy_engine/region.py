@@ -57,6 +57,13 @@ class Region(Watched):
         self.items = [slice(i * size, (i + 1) * size) for i in range(self.count)]
         arrays = {i for part in parts for i in part.arrays}
         self.moving = sorted(arrays.difference(static))
+        #: The parts whose inputs are checked, with what these are made of: the region itself may copy them.
+        copied_from = {part.arrays[0]: part.arrays[1] for part in parts if part.step is None}
+        self.checked = [
+            (part, [copied_from.get(i, i) for i in part.arrays])
+            for part in parts
+            if isinstance(part.run, NativeBlocks) and part.run.checked
+        ]
         fused = [part.run for part in parts if isinstance(part.run, NativeBlocks)]
         self.scratch_bytes = max([run.scratch_bytes for run in fused], default=0)
 
@@ -94,8 +101,8 @@ class Bound:
 
     def _run(self, monitor: TaskMonitor | None) -> list[Any]:
         """The final states of the threads."""
-        for part in self._region.parts:
-            self._check(part)
+        for part, sources in self._region.checked:
+            self._check(part, sources)
         table = self._table = self._table or self._made()
         memory = self._arrays[self._sums] = self._begun.copy()
         table.move(self._arrays)
@@ -106,12 +113,13 @@ class Bound:
             fused.end([self._arrays[i] for i in part.arrays], [each.of_memory(memory) for each in sums])
         return states
 
-    def _check(self, part: Part) -> None:
-        if isinstance(part.run, NativeBlocks) and part.run.checked:
-            try:
-                part.run.check([self._arrays[i] for i in part.arrays])
-            except Exception as e:
-                raise StepFailed(part.step) from e
+    def _check(self, part: Part, sources: Sequence[int]) -> None:
+        """Before anything runs: what native code takes for granted is not checked for each item."""
+        assert isinstance(part.run, NativeBlocks)
+        try:
+            part.run.check([self._arrays[i] for i in sources])
+        except Exception as e:
+            raise StepFailed(part.step) from e
 
     # -- threads -------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from distgrad.graph import Operation, Tensor
-from distgrad.ops.array import broadcast_to, reshape
+from distgrad.ops.array import broadcast_to, diagonal, reshape, transpose
 from distgrad.ops.builder import common, loop_dtype, make
 from distgrad.ops.guard import guard_all
 from distgrad.ops.math import conj
@@ -101,6 +101,10 @@ def einsum(subscripts: Any, *operands: Any, optimize: Any = True, name: str | No
     loop_dtype(np.multiply, xs[0].dtype, xs[0].dtype)  # TypeError if the dtype has no product
     sizes = _sizes(subscripts, terms, shapes)
     work = [_without_unit_axes(x, term, sizes) for x, term in zip(xs, terms, strict=True)]
+    if len(work) == 1 and sorted(terms[0]) == sorted({*output}):  # a view, as in NumPy
+        return transpose(xs[0], [terms[0].index(label) for label in output], name=name)
+    if len(work) == 1 and len(output) == 1 and terms[0] == output * 2:
+        return diagonal(xs[0], name=name)
     if len(work) == 1:
         return sum_product([work[0][0]], output, [work[0][1]], name)
     return _pairwise(work, output, _path(work, output, optimize), name)

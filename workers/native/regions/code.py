@@ -155,7 +155,7 @@ class _Multiply(_Function):
 
 
 class _Copy(_Function):
-    """Elements of so many bytes; with 0, runs of bytes of any length."""
+    """Elements of this number of bytes; with 0, runs of bytes of any length."""
 
     def __init__(self, module: ir.Module, nbytes: int):
         super().__init__(module, f"copy_{nbytes}", _ROW, COPY)
