@@ -244,7 +244,7 @@ def rule_of(op_type: str) -> Rule:
 
 
 def element_work(step: Step, types: Sequence[Spec]) -> float:
-    """The work of an elementwise step per element, in multiplications; infinite where it has transcendental functions."""
+    """The work of an elementwise step per element, in multiplications; infinite with transcendental functions."""
     outs = [types[v] for v in step.outputs]
     work = rule_of(step.type).count([types[v] for v in step.inputs], outs, step.attrs)
     return math.inf if work.transcendental else work.elementwise / max(size(outs[0]), 1)
