@@ -159,7 +159,7 @@ def covariance(n, data):
 @program(lambda rng: (rng.uniform(1, 9, size=(5, 5)),))
 def floyd_warshall(path):
     for k in range(path.shape[0]):
-        path[:] = np.minimum(path[:], path[:, k : k + 1] + path[k, :])
+        path[:] = np.minimum(path[:], np.add.outer(path[:, k], path[k, :]))
 
 
 @program(lambda rng: (2, rng.normal(size=(5, 5))))

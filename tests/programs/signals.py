@@ -154,7 +154,7 @@ def forward_algorithm(emissions, transitions, start):
     for t in range(1, len(emissions)):
         for j in range(3):
             reached = score[t - 1] + transitions[:, j]
-            score[t, j] = np.logaddexp(np.logaddexp(reached[0], reached[1]), reached[2]) + emissions[t] * j
+            score[t, j] = np.logaddexp.reduce(reached) + emissions[t] * j
     return score
 
 
