@@ -20,11 +20,11 @@ import distgrad as dg
 from distgrad.scheduler.passes.fuse import fuse
 from distgrad.scheduler.program import FUSED, Program
 from distgrad.workers import native
-from distgrad.workers.calls import StepFailed
+from distgrad.workers.calls import StepFailed, copied
 from distgrad.workers.fused_run import FusedRun
 from distgrad.workers.kernels.sharing import BlockRunner
 from distgrad.workers.numpy_engine import stretches
-from distgrad.workers.numpy_engine.region import Part, Region
+from distgrad.workers.numpy_engine.region import Bound, Part, Region
 from distgrad.workers.numpy_engine.tape import Tape
 from distgrad.workers.task_monitor import Clock, Stopped, TaskMonitor
 from distgrad.workers.thread_pool import ThreadPool, thread_pool
@@ -133,6 +133,22 @@ def test_threads_meet_rarely() -> None:
     assert meetings(tape.calls) < meetings(plain(program).calls) / 3
     feeds = [some(*shape).astype("float32") for shape in shapes]
     assert_bits(run(tape, feeds), run(plain(program), feeds))
+
+
+def test_a_model_needs_no_python_inside_of_its_stretches() -> None:
+    """Copies into parts of a stack and of a concatenation, and transposed ones, are native code too."""
+    shapes = [(8, 128, 64), (64, 192), (64, 512), (512, 64), (64, 64)]
+    tape = compiled(lowered(model, *shapes, dtype="float32"), thread_pool(2))
+    called: list[str] = []
+    call_back = Bound._called_back
+
+    def noted(self: Bound, k: int, number: int) -> Any:
+        called.append(str(self._region.parts[k].step))
+        return call_back(self, k, number)
+
+    with patch.object(Bound, "_called_back", noted):
+        run(tape, [some(*shape).astype("float32") for shape in shapes])
+    assert not called
 
 
 def test_products_that_threads_do_not_share_have_their_bits_beside_those_that_they_do() -> None:
@@ -600,7 +616,7 @@ def test_labels_that_a_stretch_copies_are_checked_where_they_come_from() -> None
         program = fuse(optimized([loss(*feeds)], feeds))
         tape = compiled(program, thread_pool(2))
         (region,) = played(tape)
-        assert any(part.step is None for part in region.parts)
+        assert any(part.run is copied for part in region.parts)
         arrays = [*[some(*shape) for shape in LAYERS], np.ones((4, LEAD), np.int64)]
         assert_bits(run(tape, arrays), run(plain(program), arrays))
         arrays[-1][2, 3] = 9

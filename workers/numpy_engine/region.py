@@ -18,6 +18,7 @@ import numpy as np
 
 from distgrad.scheduler.program import Step
 from distgrad.workers.calls import StepFailed, Watched
+from distgrad.workers.calls import copied as copies_all
 from distgrad.workers.kernels.products import multiply, split
 from distgrad.workers.kernels.scratch import several
 from distgrad.workers.kernels.sharing import in_turn, shared
@@ -58,7 +59,7 @@ class Region(Watched):
         arrays = {i for part in parts for i in part.arrays}
         self.moving = sorted(arrays.difference(static))
         #: The parts whose inputs are checked, with what these are made of: the region itself may copy them.
-        copied_from = {part.arrays[0]: part.arrays[1] for part in parts if part.step is None}
+        copied_from = {part.arrays[0]: part.arrays[1] for part in parts if part.run is copies_all}
         self.checked = [
             (part, [copied_from.get(i, i) for i in part.arrays])
             for part in parts
@@ -127,24 +128,27 @@ class Bound:
         """One thread's share of the units."""
         state = (ctypes.c_int64 * (SPENT + len(self._region.parts)))()
         states.append(state)
-        size = self._region.scratch_bytes
-        scratch = address(several([((size,), _BYTE)], "native")[0]) if size else 0
+        size, run = self._region.scratch_bytes, region_code().run
+        memory = several([((size,), _BYTE)], "native") if size else []  # alive as long as its address is used
+        scratch = address(memory[0]) if memory else 0
         try:
             with shared(1, in_turn):
                 for number in numbers:
                     state[NEXT], state[LAST] = self._units[number]
-                    self._go(table, state, scratch, monitor)
+                    self._go(run, table, state, scratch, monitor)
         except BaseException:
             table.stop()
             raise
 
-    def _go(self, table: Table, state: Any, scratch: int, monitor: TaskMonitor | None) -> None:
+    def _go(
+        self, run: Callable[..., int], table: Table, state: Any, scratch: int, monitor: TaskMonitor | None
+    ) -> None:
         """Walk the rows of a unit. From time to time Python is back, and hears of signals and of a run that is over."""
         parts, steps = self._region.parts, self._steps
         while True:
             if monitor is not None:
                 self._tell(monitor, parts[steps[min(state[NEXT], len(steps) - 1)]].step)
-            more = region_code().run(table.address, ctypes.addressof(state), scratch)
+            more = run(table.address, ctypes.addressof(state), scratch)
             if self._failed:
                 raise self._failed[0]
             if not more:
@@ -216,7 +220,7 @@ class Bound:
         if part.step is not None and part.step.type == "MatMul":
             found = [_product(views, part.step, k)]
         else:
-            found = [copied(*pair, k) for pair in _pairs(views, part.step)]
+            found = [copied(*pair, k) for pair in _pairs(views, part)]
         native = [row for row in found if row is not None]
         return native if len(native) == len(found) else [self._called_back(k, number)]
 
@@ -295,10 +299,11 @@ def _multiplied(views: Sequence[View], arrays: Sequence[Array], k: int) -> Row |
     return multiplied(to, a, b, k)
 
 
-def _pairs(views: Sequence[View], step: Step | None) -> list[tuple[View, View]]:
-    """What a step that only rearranges its inputs copies, and where to; without a step, all of it."""
+def _pairs(views: Sequence[View], part: Part) -> list[tuple[View, View]]:
+    """What a part that only rearranges its inputs copies, and where to."""
     out, *inputs = views
-    if step is None:
+    step = part.step
+    if part.run is copies_all or step is None:
         return [(out, inputs[0])]
     pairs = COPIES[step.type](out.sample, *[view.sample for view in inputs], **step.attrs)
     return [(out.like(to), view.like(x)) for view, (to, x) in zip(inputs, pairs, strict=True)]
