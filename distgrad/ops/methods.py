@@ -120,7 +120,7 @@ def _nbytes(self: Any) -> int:
 
 PROPERTIES: dict[str, Method] = {
     "T": array.transpose, "mT": numpy_api.matrix_transpose, "real": math.real, "imag": math.imag,
-    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes, "at": update.At,
+    "ndim": numpy_api.ndim, "size": numpy_api.size, "itemsize": _itemsize, "nbytes": _nbytes,
 }  # fmt: skip
 
 # -- methods that raise ------------------------------------------------------------------------------------------
@@ -141,8 +141,8 @@ def _no_value(self: Any) -> NoValueError:
     return NoValueError(
         f"{self!r} has no value while the graph is built: run it with a session, or return it from the function. "
         f"To compute with it, use operators and NumPy's functions, which record ops; np.array([x, y]) of tensors is "
-        f"np.stack([x, y]), array[i] = x works with `import distgrad.numpy as np` in place of numpy, and "
-        f"max(x, 0) is np.maximum(x, 0)"
+        f"np.stack([x, y]), max(x, 0) is np.maximum(x, 0), and array[i] = x works with "
+        f"`import distgrad.numpy as np` in place of `import numpy as np`"
     )
 
 

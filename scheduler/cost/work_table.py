@@ -118,6 +118,13 @@ def _sort(weight: float) -> Rule:
     return made
 
 
+@rule()
+def _search(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
+    """A comparison at a random place per bit of the length."""
+    a, v = ins
+    return Work(irregular=0.03 * size(v) * math.log2(size(a) + 1), nbytes=nbytes(ins) + nbytes(outs))
+
+
 @rule("axis")
 def _linear_scan(ins: Specs, outs: Specs, attrs: Attrs) -> Work:
     """Recursive doubling: one pass over both operands per bit of the length."""
@@ -186,6 +193,7 @@ WORK: dict[str, Rule] = {
     "IRFFT": _transform,
     "Sort": _sort(0.03),
     "ArgSort": _sort(0.3),
+    "SearchSorted": _search,
     "TopK": _sort(0.2),
     "RandomKey": irregular(1),
     "RandomSplit": irregular(1),

@@ -134,13 +134,19 @@ def walked(
             row.append(call)
         elif row and call.run is nothing:
             later.append(call)
-        elif row and (not call.args or call.out in known.views):  # an array for a result: it may be made earlier
+        elif row and _reads_nothing(call, known):
             made.append(call)
         else:
             end()
             made.append(call)
     end()
     return made, binds
+
+
+def _reads_nothing(call: TapeCall, known: Known) -> bool:
+    """Whether a call makes an array for a result, or a view, and may be made earlier. What fills a view gives that view
+    again."""
+    return not call.args or (call.out in known.views and call.out not in call.args)
 
 
 def _together(steps: Sequence[Step]) -> Step:

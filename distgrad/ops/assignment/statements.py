@@ -250,7 +250,10 @@ def out_of(out: Any, value: Any, what: str, broadcast: bool = False) -> Any:
     if isinstance(out, tuple):
         (out,) = out
     if isinstance(out, np.ndarray):
-        raise NoValueError(plain_array(what))
+        if isinstance(value, Tensor):
+            raise NoValueError(plain_array(what))
+        np.copyto(out, value, casting="same_kind")
+        return out
     x = target(out, f"{what}(..., out=x)", lambda: f"x = {what}(...)")
     if not broadcast and typed(value).shape != x.shape:
         raise ValueError(f"{what}: out= has shape {[*x.shape]}, but the result has shape {[*value.shape]}")

@@ -145,3 +145,17 @@ def test_constants_may_lie_in_memory_as_they_like(shape: tuple[int, ...]) -> Non
     for other in (np.asfortranarray(c), np.repeat(c, 2, axis=1)[:, ::2]):
         found = dg.function(lambda x, other=other: x * other + 1.0)(x)
         np.testing.assert_array_equal(found, c + 1)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_what_is_put_together_of_small_steps_is_copied_after_them(axis: int) -> None:
+    """The result leaves the task, so each run makes views of its parts, and fills them with what the steps make."""
+    x = np.arange(6.0).reshape(2, 3)
+
+    def build(x: Any) -> list[Any]:
+        return [dg.concatenate([x, x * 2 + 1], axis=axis), dg.stack([x - 1, x * x], axis=axis)]
+
+    tape, _ = tape_of(build, [x])
+    for y in (x, x + 1):
+        expected = [np.concatenate([y, y * 2 + 1], axis), np.stack([y - 1, y * y], axis)]
+        assert_bits(tape.run([y]), expected)
