@@ -18,7 +18,7 @@ from dataclasses import replace
 from distgrad.registry import Kind, kind_of
 from distgrad.scheduler.passes.fuse import role
 from distgrad.scheduler.program import FUSED, Program, Step
-from distgrad.types import Spec
+from distgrad.types import Shape, Spec
 
 #: Maximum work of a recipe, in multiplications per element: the time that a thread takes to write and read an element.
 CHEAP = 8.0
@@ -96,7 +96,9 @@ class _Recomputed:
             if len(movable) > 1 and sum(map(self._nbytes, movable)) > self._nbytes(u):
                 self._more.setdefault(i, set()).add(u)
                 for v in reversed(movable):
-                    self._accept(v, i, self._recipes(v, i, makers, (u,)))
+                    recipes = self._recipes(v, i, makers, (u,))  # again: readers may have become too long
+                    if recipes:
+                        self._accept(v, i, recipes)
 
     def _is_large(self, v: int, group: Step) -> bool:
         return bool(self._types[v].shape == group.attrs["space"])
@@ -131,7 +133,7 @@ class _Recomputed:
             if u in found or u in also or (u != v and self._is_there(u, makers, group, reader, v)):
                 continue
             step = makers.get(u)
-            cost = math.inf if step is None else self._work(step, to.attrs["split"])
+            cost = math.inf if step is None else self._work(step, to)
             work += cost
             if step is None or work > CHEAP:
                 return None
@@ -148,12 +150,26 @@ class _Recomputed:
             return True
         return max(self._readers.get(u, ()), default=-1) >= reader
 
-    def _work(self, step: Step, split: int) -> float:
+    def _work(self, step: Step, to: Step) -> float:
         """Infinite for a step that is not elementwise, or would split the loop in another way."""
         part = role(step, self._types)
-        if kind_of(step.type) is not Kind.ELEMENTWISE or part is None or part.split < split:
+        if kind_of(step.type) is not Kind.ELEMENTWISE or part is None or part.split < to.attrs["split"]:
+            return math.inf
+        if any(self._has_part_of_a_row(v, to) for v in step.inputs):
             return math.inf
         return self._element_work(step, self._types)
+
+    def _has_part_of_a_row(self, v: int, to: Step) -> bool:
+        """Whether a value has some of the axes of a row that steps of a group run along: no loop reads it."""
+        space: Shape = to.attrs["space"]
+        starts = [
+            part.split
+            for inner in to.body
+            if kind_of(inner.type) is not Kind.ELEMENTWISE and 0 not in _axes(inner)
+            if (part := role(inner, self._types)) is not None
+        ]
+        inner = ((1,) * len(space) + self._types[v].shape)[-len(space) :][min(starts, default=len(space)) :]
+        return math.prod(inner) != 1 and inner != space[len(space) - len(inner) :]
 
     def _nbytes(self, v: int) -> int:
         spec: Spec = self._types[v]
@@ -186,6 +202,11 @@ class _Recomputed:
         made = {v for inner in body for v in inner.outputs}
         inputs = tuple(dict.fromkeys([v for inner in body for v in inner.inputs if v not in made]))
         return replace(step, inputs=inputs, outputs=outputs, body=body) if outputs else None
+
+
+def _axes(step: Step) -> tuple[int, ...]:
+    axes = step.attrs.get("axis", ())
+    return axes if isinstance(axes, tuple) else (axes,)
 
 
 def _reading(step: Step, v: int, other: int) -> Step:

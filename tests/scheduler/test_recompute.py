@@ -146,6 +146,33 @@ def test_a_group_takes_a_limited_number_of_steps() -> None:
     assert max(len(step.body) for step in made.steps) <= max(MANY, max(len(step.body) for step in fused.steps))
 
 
+@pytest.mark.parametrize("count", [8, 13, 16, 23])
+def test_groups_that_become_too_long_leave_values_where_they_are(count: int) -> None:
+    """Each value is a few steps from a tanh that is kept instead of all of them, until the reader is full."""
+    x, w = placeholder(N, D), placeholder(D, D)
+    u = dg.tanh(x)
+    values = [u * (k + 1.5) * (u - (k + 0.5)) for k in range(count)]
+    t = dg.sin(u)
+    for value in values:
+        t = t - value
+    z = t @ w
+    for value in values:
+        z = z * value
+    fused, made = both([z], [x, w])  # checked
+    arrays = [some(N, D), some(D, D)]
+    assert_bits(run(made, arrays), run(fused, arrays))
+
+
+def test_rows_of_two_axes_take_nothing_that_repeats_along_one_of_them() -> None:
+    """Native code has no loop that reads part of a row again and again."""
+    x, w, g = placeholder(8, 16, 32), placeholder(32, 32), placeholder(32)
+    v = (x @ w) * g
+    fused, made = both([dg.sum(dg.exp(v @ w) * v * (x @ w), axis=(1, 2)), x @ w], [x, w, g])
+    assert [step for step in made.steps if "Sum" in [i.type for i in step.body]] == [
+        step for step in fused.steps if "Sum" in [i.type for i in step.body]
+    ]
+
+
 def test_without_loops_nothing_is_computed_twice() -> None:
     x, w = placeholder(N, D), placeholder(D, D)
     y = gelu(x @ w + 1.0) @ w

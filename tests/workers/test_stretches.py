@@ -643,6 +643,33 @@ def test_a_part_that_fails_when_it_is_called_back_ends_the_stretch() -> None:
         assert_bits(run(tape, feeds), run(plain(program), feeds))
 
 
+def test_an_interrupt_of_a_part_that_is_called_back_is_not_lost() -> None:
+    with tiny_stretches():
+        program = lowered(lambda x, w, v: (x @ w) @ v, (LEAD, 4), (4, 4), (4, 4), dtype="complex128")
+        tape = compiled(program, thread_pool(2))
+        feeds = [some(*shape).astype("complex128") for shape in ((LEAD, 4), (4, 4), (4, 4))]
+        interrupted = patch("distgrad.workers.kernels.products.multiply", side_effect=KeyboardInterrupt)
+        with interrupted, pytest.raises(KeyboardInterrupt):
+            run(tape, feeds)
+        assert_bits(run(tape, feeds), run(plain(program), feeds))
+
+
+def test_an_interrupt_while_others_work_stops_them_and_keeps_their_arrays() -> None:
+    """The caller has done its share, and waits for a thread that is inside of a row."""
+
+    class Waits(ThreadPool):
+        def each(self, count: int, work: BlockRunner) -> None:
+            self.work = work
+            raise KeyboardInterrupt
+
+    with tiny_stretches():
+        threads = Waits(2)
+        tape = compiled(lowered(layers, *LAYERS), threads)
+        with pytest.raises(KeyboardInterrupt):
+            run(tape, [some(*shape) for shape in LAYERS])
+        threads.work(iter([0]))  # the thread goes on: it finds its arrays, and that it has to stop
+
+
 def test_an_array_times_its_own_transpose_has_numpys_bits() -> None:
     """NumPy multiplies such matrices in another way, also where one array is given twice."""
 

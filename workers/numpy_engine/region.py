@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from distgrad.workers.kernels.products import multiply, split
 from distgrad.workers.kernels.scratch import several
 from distgrad.workers.kernels.sharing import in_turn, shared
 from distgrad.workers.native.blocks import NativeBlocks
-from distgrad.workers.native.regions.code import LAST, NEXT, SPENT, region_code
+from distgrad.workers.native.regions.code import DONE, LAST, NEXT, PYTHON, SPENT, region_code
 from distgrad.workers.native.regions.table import Place, Row, Table, View, address, copied, multiplied
 from distgrad.workers.numpy_engine.into import COPIES, matrices
 from distgrad.workers.task_monitor import TaskMonitor
@@ -35,7 +36,6 @@ _ALL = (slice(None),) * 64
 _BYTE = np.dtype(np.uint8)
 #: Bytes of which the memory of partial sums is a multiple: a cache line.
 _LINE = 64
-_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *[ctypes.c_int64] * 4)
 
 
 class Part(NamedTuple):
@@ -86,9 +86,6 @@ class Bound:
         self._region, self._static = region, static
         self._arrays = static.copy()
         self._table: Table | None = None
-        self._callback = _CALLBACK(self._call_back)
-        #: Failures of parts that were called back, in which no exception may leave them.
-        self._failed: list[StepFailed] = []
 
     def run(self, moving: Sequence[Array], monitor: TaskMonitor | None) -> None:
         self._arrays.update(zip(self._region.moving, moving, strict=True))
@@ -107,9 +104,12 @@ class Bound:
         table = self._table = self._table or self._made()
         memory = self._arrays[self._sums] = self._begun.copy()
         table.move(self._arrays)
-        self._failed.clear()
         states: list[Any] = []
-        self._region.pool.each(len(self._units), partial(self._work, table, monitor, states))
+        try:  # threads keep the arrays: an interrupt may end this call while they are still inside
+            self._region.pool.each(len(self._units), partial(self._work, table, self._arrays, monitor, states))
+        except BaseException:
+            table.stop()
+            raise
         for part, fused, sums in self._folded:
             fused.end([self._arrays[i] for i in part.arrays], [each.of_memory(memory) for each in sums])
         return states
@@ -124,7 +124,14 @@ class Bound:
 
     # -- threads -------------------------------------------------------------------------------------------------------
 
-    def _work(self, table: Table, monitor: TaskMonitor | None, states: list[Any], numbers: Iterator[int]) -> None:
+    def _work(
+        self,
+        table: Table,
+        arrays: dict[int, Array],
+        monitor: TaskMonitor | None,
+        states: list[Any],
+        numbers: Iterator[int],
+    ) -> None:
         """One thread's share of the units."""
         state = (ctypes.c_int64 * (SPENT + len(self._region.parts)))()
         states.append(state)
@@ -135,24 +142,34 @@ class Bound:
             with shared(1, in_turn):
                 for number in numbers:
                     state[NEXT], state[LAST] = self._units[number]
-                    self._go(run, table, state, scratch, monitor)
+                    self._go(run, table, arrays, state, scratch, monitor)
         except BaseException:
             table.stop()
             raise
 
     def _go(
-        self, run: Callable[..., int], table: Table, state: Any, scratch: int, monitor: TaskMonitor | None
+        self,
+        run: Callable[..., int],
+        table: Table,
+        arrays: dict[int, Array],
+        state: Any,
+        scratch: int,
+        monitor: TaskMonitor | None,
     ) -> None:
         """Walk the rows of a unit. From time to time Python is back, and hears of signals and of a run that is over."""
         parts, steps = self._region.parts, self._steps
         while True:
             if monitor is not None:
                 self._tell(monitor, parts[steps[min(state[NEXT], len(steps) - 1)]].step)
-            more = run(table.address, ctypes.addressof(state), scratch)
-            if self._failed:
-                raise self._failed[0]
-            if not more:
+            found = run(table.address, ctypes.addressof(state), scratch)
+            if found == DONE:
                 return
+            if found == PYTHON:
+                k, number = self._called[state[NEXT]]
+                begun = time.perf_counter_ns()
+                self._call(arrays, k, number)
+                state[SPENT + k] += time.perf_counter_ns() - begun
+                state[NEXT] += 1
 
     def _tell(self, monitor: TaskMonitor, step: Step | None) -> None:
         try:
@@ -160,19 +177,17 @@ class Bound:
         except Exception as e:
             raise StepFailed(step) from e
 
-    def _call_back(self, _: int, k: int, number: int, *__: int) -> None:
+    def _call(self, arrays: dict[int, Array], k: int, number: int) -> None:
         """A part for one item, or a piece of a product, by its own Python."""
         part = self._region.parts[k]
         try:
-            given = [self._arrays[i] for i in part.arrays]
+            given = [arrays[i] for i in part.arrays]
             if part.cut is None:
                 multiply(*self._pieces(part, given)[number])
             else:
                 self._item(part, number, given)
-        except BaseException as e:
-            self._failed.append(_failure(part.step, e))
-            if self._table is not None:
-                self._table.stop()
+        except Exception as e:
+            raise StepFailed(part.step) from e
 
     def _item(self, part: Part, number: int, given: Sequence[Array]) -> None:
         assert part.cut is not None
@@ -199,6 +214,7 @@ class Bound:
             for row in self._products(k, part):
                 self._unit(rows, [row])
         self._steps = [row.step for row in rows]
+        self._called = {i: row.numbers[:2] for i, row in enumerate(rows) if not row.function}
         return Table(rows, {i: address(x) for i, x in self._static.items()})
 
     def _unit(self, rows: list[Row], more: Any) -> None:
@@ -242,13 +258,7 @@ class Bound:
         return View(i, x, x[key] if key else x, i not in self._static)
 
     def _called_back(self, k: int, number: int) -> Row:
-        return Row(ctypes.cast(self._callback, ctypes.c_void_p).value or 0, (), k, (k, number, 0, 0))
-
-
-def _failure(step: Step | None, cause: BaseException) -> StepFailed:
-    failed = StepFailed(step)
-    failed.__cause__ = cause
-    return failed
+        return Row(0, (), k, (k, number, 0, 0))
 
 
 class _Sums(NamedTuple):

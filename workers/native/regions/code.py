@@ -52,6 +52,8 @@ STOP, TABLE_ROWS, SLICE, CLOCK, WHICH = range(5)
 FUNCTION, FIELDS, NUMBERS, SCRATCH, TIMED, ROW_WORDS = 0, 1, 2, 6, 7, 8
 #: Words of a thread's state: its next row, the one to stop before, and then the nanoseconds of each step.
 NEXT, LAST, SPENT = range(3)
+#: Why a walk returns: it is at its end, a slice of time is over, or the next row, without a function, is Python's.
+DONE, MORE, PYTHON = range(3)
 
 _ASK = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_int64))
 _CALL = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)  # without the GIL
@@ -208,7 +210,10 @@ class _Run(_Function):
         stop = b.load_atomic(b.gep(table, [_I64(STOP)]), "monotonic", 8)
         b.cbranch(b.and_(b.icmp_signed("<", row, last), b.icmp_signed("==", stop, _I64(0))), body, done)
         b.position_at_end(body)
-        self._row(b.gep(rows, [b.mul(row, _I64(ROW_WORDS))]), state, scratch, before)
+        at = b.gep(rows, [b.mul(row, _I64(ROW_WORDS))])
+        with b.if_then(b.icmp_signed("==", self._word(at, FUNCTION), _I64(0))):
+            b.ret(_I64(PYTHON))
+        self._row(at, state, scratch, before)
         now = self._after
         b.store(b.add(row, _I64(1)), b.gep(state, [_I64(NEXT)]))
         b.cbranch(b.icmp_signed(">", b.sub(now, begun), self._word(table, SLICE)), later, more)
@@ -216,9 +221,9 @@ class _Run(_Function):
         before.add_incoming(now, more)
         b.branch(head)
         b.position_at_end(done)
-        b.ret(_I64(0))
+        b.ret(_I64(DONE))
         b.position_at_end(later)
-        b.ret(_I64(1))
+        b.ret(_I64(MORE))
 
     def _row(self, at: ir.Value, state: ir.Value, scratch: ir.Value, before: ir.Value) -> None:
         """Call one row, and add its time."""
