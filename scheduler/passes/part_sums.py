@@ -23,7 +23,7 @@ def added_parts(step: Step, parts: Mapping[int, Step], types: list[Spec]) -> lis
     """The steps that make a sum by adding its `parts` (slices, by value) to its other terms, in the order of the terms;
     None if there are no others, or that would not pay. Adds the types of new values."""
     first = next((k for k, v in enumerate(step.inputs) if v not in parts), None)
-    if first is None or step.after or not _pays(step, parts, types):
+    if first is None or step.after or _rounded_once(step, types) or not _pays(step, parts, types):
         return None
     shape = types[step.outputs[0]].shape
     if not _disjoint([parts[v].attrs["index"] for v in step.inputs[:first]], shape):
@@ -51,6 +51,11 @@ def _pays(step: Step, parts: Mapping[int, Step], types: Sequence[Spec]) -> bool:
     values = [parts[v].inputs[0] for v in step.inputs if v in parts]
     elements = sum([size_of(types[v].shape) for v in values])
     return len(values) <= FEW and elements <= SMALL_SHARE * size_of(types[step.outputs[0]].shape)
+
+
+def _rounded_once(step: Step, types: Sequence[Spec]) -> bool:
+    """Whether kernels add several terms in float32 and round once: steps of two terms would round after each."""
+    return len(step.inputs) > 2 and types[step.outputs[0]].dtype.itemsize <= 2
 
 
 def _disjoint(indexes: Sequence[Any], shape: Shape) -> bool:

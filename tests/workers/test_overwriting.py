@@ -255,3 +255,11 @@ def test_random_programs_of_updates_and_views(data: st.DataObject) -> None:
 
 def test_gradients_of_chains_agree_with_differences() -> None:
     dg.testing.check_grads(lambda x: dg.sum(dg.sin(gauss_seidel(5)(x)[0])), [np.linspace(0.1, 1, 5)], order=2)
+
+
+def test_sums_of_16_bits_are_rounded_once() -> None:
+    """One after another, thirty ones would leave 2048 as it is."""
+    with dg.Graph():
+        x = dg.placeholder((200,), "float16")
+        total = dg.add_n([x, *[dg.scatter(x[i : i + 1] * 0 + 1, slice(3, 4), (200,)) for i in range(30)]])
+    assert dg.Session().run(total, {x: np.full(200, 2048, "float16")})[3] == 2078
