@@ -140,13 +140,13 @@ def test_a_model_needs_no_python_inside_of_its_stretches() -> None:
     shapes = [(8, 128, 64), (64, 192), (64, 512), (512, 64), (64, 64)]
     tape = compiled(lowered(model, *shapes, dtype="float32"), thread_pool(2))
     called: list[str] = []
-    call_back = Bound._called_back
+    in_python = Bound._in_python
 
     def noted(self: Bound, k: int, number: int) -> Any:
         called.append(str(self._region.parts[k].step))
-        return call_back(self, k, number)
+        return in_python(self, k, number)
 
-    with patch.object(Bound, "_called_back", noted):
+    with patch.object(Bound, "_in_python", noted):
         run(tape, [some(*shape).astype("float32") for shape in shapes])
     assert not called
 
@@ -624,14 +624,14 @@ def test_labels_that_a_stretch_copies_are_checked_where_they_come_from() -> None
             run(tape, arrays)
 
 
-def test_what_has_no_native_function_is_called_back() -> None:
+def test_what_has_no_native_function_runs_in_python() -> None:
     """Products of complex numbers: NumPy computes them, for each item."""
     with tiny_stretches():
         program = lowered(lambda x, w, v: (x @ w) @ v, (LEAD, 4), (4, 4), (4, 4), dtype="complex128")
         assert check(program, [some(LEAD, 4) + 1j, some(4, 4) - 2j, some(4, 4) * 1j])
 
 
-def test_a_part_that_fails_when_it_is_called_back_ends_the_stretch() -> None:
+def test_a_part_that_fails_in_python_ends_the_stretch() -> None:
     with tiny_stretches():
         program = lowered(lambda x, w, v: (x @ w) @ v, (LEAD, 4), (4, 4), (4, 4), dtype="complex128")
         tape = compiled(program, thread_pool(2))
@@ -643,7 +643,7 @@ def test_a_part_that_fails_when_it_is_called_back_ends_the_stretch() -> None:
         assert_bits(run(tape, feeds), run(plain(program), feeds))
 
 
-def test_an_interrupt_of_a_part_that_is_called_back_is_not_lost() -> None:
+def test_an_interrupt_of_a_part_that_runs_in_python_is_not_lost() -> None:
     with tiny_stretches():
         program = lowered(lambda x, w, v: (x @ w) @ v, (LEAD, 4), (4, 4), (4, 4), dtype="complex128")
         tape = compiled(program, thread_pool(2))

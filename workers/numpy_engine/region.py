@@ -1,8 +1,8 @@
 """Regions: a stretch of steps as a table, which threads walk without Python.
 
 A thread takes an item of rows through all parts of the stretch, then the next one; products that have nothing to do
-with the items are cut into pieces, which threads take at the end. What has no native function of its own is called
-back: it holds the interpreter lock, and everything else goes on.
+with the items are cut into pieces, which threads take at the end. For a part without a native function the thread
+returns to Python, computes the part there, and goes on with the next row.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ class Bound:
         else:
             found = [copied(*pair, k) for pair in _pairs(views, part)]
         native = [row for row in found if row is not None]
-        return native if len(native) == len(found) else [self._called_back(k, number)]
+        return native if len(native) == len(found) else [self._in_python(k, number)]
 
     def _products(self, k: int, part: Part) -> list[Row]:
         """The pieces of a product of its own."""
@@ -246,7 +246,7 @@ class Bound:
         pieces = self._pieces(part, [view.sample for view in views])
         rows = []
         for number, (a, b, c) in enumerate(pieces):
-            rows.append(_multiplied(views, (c, a, b), k) or self._called_back(k, number))
+            rows.append(_multiplied(views, (c, a, b), k) or self._in_python(k, number))
         return rows
 
     def _pieces(self, part: Part, given: Sequence[Array]) -> list[tuple[Array, Array, Array]]:
@@ -257,7 +257,7 @@ class Bound:
         x = self._arrays[i]
         return View(i, x, x[key] if key else x, i not in self._static)
 
-    def _called_back(self, k: int, number: int) -> Row:
+    def _in_python(self, k: int, number: int) -> Row:
         return Row(0, (), k, (k, number, 0, 0))
 
 
